@@ -48,8 +48,9 @@ func Compare[T float32 | float64](c *Case, name string, got []T) (Comparison, er
 //	(|got - want| - 2^-149) / (unit · magnitude)
 //
 // and the limit is max(64, 8 · the error of a plain float32 attention in these
-// units). Where the magnitude is 0, the result must be exact. An infinity
-// must be equal, and a NaN must be a NaN: any other value is infinitely wrong.
+// units). Where both the expected value and its magnitude are 0, the result must
+// be exactly 0. An infinity must be equal, and a NaN must be a NaN: any other
+// value is infinitely wrong.
 //
 // It is an error if the case has no such output, or got has another length.
 func CompareUnit[T float32 | float64](c *Case, name string, got []T, unit float64) (Comparison, error) {
@@ -105,7 +106,12 @@ func deviation(got, want, slack, tolerance float64) float64 {
 		return 0
 	}
 	e := math.Abs(got - want)
-	if math.IsNaN(e) || math.IsInf(e, 0) || math.IsInf(tolerance, 0) || !(tolerance > 0) {
+	switch {
+	case math.IsNaN(e) || math.IsInf(e, 0) || math.IsInf(tolerance, 0):
+		return math.Inf(1)
+	case want != 0 && e <= slack:
+		return 0 // a float32 cannot be nearer; the magnitude may have underflowed to 0
+	case !(tolerance > 0):
 		return math.Inf(1)
 	}
 	return max(0, e-slack) / tolerance
