@@ -172,8 +172,8 @@ func TestReadRejects(t *testing.T) {
 		{raw(entries(entry("a", "f8", "[4]", 0, 16)), data), `unknown dtype "f8"`},
 		{raw(entries(entry("a", "f32", "[-4]", 0, 16)), data), "negative size"},
 		{raw(entries(entry("a", "f32", "[-2, -2]", 0, 16)), data), "negative size"},
-		{raw(entries(entry("a", "f32", "[4294967296, 4294967296]", 0, 0)), data), "too large"},
-		{raw(entries(entry("a", "f64", "[1152921504606846976, 2]", 0, 0)), data), "too large"},
+		{raw(entries(entry("a", "f32", "[2147483647, 2147483647, 2147483647, 2]", 0, 0)), data), "too large"},
+		{raw(entries(entry("a", "f64", "[0, 2147483647, 2147483647, 2147483647]", 0, 0)), data), "too large"},
 		{raw(entries(entry("a", "f32", "[9223372036854775808]", 0, 0)), data), "shape"},
 		{raw(entries(entry("a", "f32", "[4]", 0, 15)), data), "nbytes is 15"},
 		{raw(entries(entry("a", "f32", "[4]", 0, -16)), data), "nbytes is -16"},
@@ -181,7 +181,7 @@ func TestReadRejects(t *testing.T) {
 		{raw(entries(entry("a", "f32", "[4]", -64, 16)), data), "offset -64"},
 		{raw(entries(entry("a", "f32", "[4]", 128, 16)), data), "beyond the 128 bytes"},
 		{raw(entries(entry("a", "f32", "[0]", 192, 0)), data), "beyond the 128 bytes"},
-		{raw(entries(entry("a", "f32", "[1000000000]", 0, 4000000000)), data), "beyond the 128 bytes"},
+		{raw(entries(entry("a", "f32", "[100000000]", 0, 400000000)), data), "beyond the 128 bytes"},
 		{raw(entries(entry("a", "f32", "[4]", math.MaxInt64-63, 16)), data), "beyond the 128 bytes"},
 		{raw(entries(ok, ok), data), `two input arrays "a"`},
 		{raw(entries(ok, entry("b", "f32", "[4]", 0, 16)), data), "before the end"},
@@ -231,7 +231,7 @@ func TestProblemRejects(t *testing.T) {
 		says  string
 	}{
 		{func(c *casefile.Case) { c.Attrs.Hq = 0 }, "hq is 0"},
-		{func(c *casefile.Case) { c.Attrs.Dk = 1 << 40 }, "dk is"},
+		{func(c *casefile.Case) { c.Attrs.Dk = 1 << 30 }, "dk is"},
 		{func(c *casefile.Case) { c.Attrs.Hkv = 3 }, "does not divide"},
 		{func(c *casefile.Case) { c.Attrs.Softcap = -1 }, "softcap"},
 		{func(c *casefile.Case) { c.Attrs.DropoutP = 1 }, "dropout_p"},
@@ -243,6 +243,16 @@ func TestProblemRejects(t *testing.T) {
 		{func(c *casefile.Case) { c.Attrs.Seqs[1].Q = -1 }, "outside 0"},
 		{func(c *casefile.Case) { c.Attrs.Seqs[1].Offset = math.MinInt }, "offset"},
 		{func(c *casefile.Case) { c.Attrs.Seqs[1].Left = math.MaxInt }, "left"},
+		{func(c *casefile.Case) {
+			many := math.MaxInt / 8
+			for b := range 9 {
+				c.Attrs.Seqs = append(c.Attrs.Seqs[:b:b], casefile.Seq{Q: many})
+			}
+			c.Attrs.CuQ, c.Attrs.CuKV = make([]int, 10), make([]int, 10)
+			for b := range 9 {
+				c.Attrs.CuQ[b+1] = c.Attrs.CuQ[b] + many
+			}
+		}, "sum of lengths"},
 		{func(c *casefile.Case) { *c.Attrs.DropoutSeed = "-1" }, "dropout_seed"},
 		{func(c *casefile.Case) { c.Attrs.Dv = 1 }, `input "V" has shape [3 1 2], but attrs say [3 1 1]`},
 		{func(c *casefile.Case) { c.Attrs.BiasHeads = 1 }, `input "bias"`},
@@ -261,8 +271,8 @@ func TestProblemRejects(t *testing.T) {
 			c.Array("dropout_keep", casefile.Input).Name = "keep"
 		}, "neither dropout_seed"},
 		{func(c *casefile.Case) {
-			c.Attrs.Seqs = []casefile.Seq{{Q: 1 << 40, KV: 1 << 40}}
-			c.Attrs.CuQ, c.Attrs.CuKV = []int{0, 1 << 40}, []int{0, 1 << 40}
+			c.Attrs.Seqs = []casefile.Seq{{Q: math.MaxInt / 8, KV: math.MaxInt / 8}}
+			c.Attrs.CuQ, c.Attrs.CuKV = []int{0, math.MaxInt / 8}, []int{0, math.MaxInt / 8}
 		}, `input "Q"`},
 	} {
 		s := small()

@@ -12,7 +12,7 @@ const (
 	maxDim = 1 << 20
 	// maxPosition bounds offsets and window sides, so that sums of them and of
 	// lengths cannot overflow.
-	maxPosition = 1 << 40
+	maxPosition = math.MaxInt / 8
 )
 
 // Problem is a case as an attention problem: every array has the shape that
@@ -209,6 +209,9 @@ func (p *Problem) checkSeqs() error {
 	for b, s := range p.Seqs {
 		if s.Q < 0 || s.KV < 0 || s.Q > maxPosition || s.KV > maxPosition {
 			return fmt.Errorf("casefile: sequence %d: q %d or kv %d is outside 0 to %d", b, s.Q, s.KV, maxPosition)
+		}
+		if p.CuQ[b] > math.MaxInt-s.Q || p.CuKV[b] > math.MaxInt-s.KV {
+			return fmt.Errorf("casefile: sequence %d: the sum of lengths is too large", b)
 		}
 		if p.CuQ[b+1] != p.CuQ[b]+s.Q || p.CuKV[b+1] != p.CuKV[b]+s.KV {
 			return fmt.Errorf("casefile: sequence %d: cu_q and cu_kv do not agree with q %d and kv %d", b, s.Q, s.KV)
