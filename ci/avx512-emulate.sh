@@ -15,7 +15,6 @@
 #   EMULATE_ENV      NAME or NAME=VALUE for the program, separated by spaces
 #   EMULATE_TIMEOUT  time limit, such as 90s or 20m (20m)
 #   EMULATE_MEM      memory of the guest in MiB (1024)
-#   EMULATE_CPU      the emulator's processor model (corei7_skylake_x)
 #   EMULATE_IPS      millions of instructions per second of the guest's clock
 #                    (200): less makes the guest's clock run faster
 #   EMULATE_VERBOSE  if not empty, show the kernel's messages and the times
@@ -117,6 +116,6 @@ exec 9>&-
 
 [ $# -gt 0 ] || exit 0
 exec "$tools/emulate" -bochs "$bochs" -kernel "$kernel" -init "$tools/init" \
-	-cpu "${EMULATE_CPU:-corei7_skylake_x}" -mem "${EMULATE_MEM:-1024}" -ips "${EMULATE_IPS:-200}" \
+	-mem "${EMULATE_MEM:-1024}" -ips "${EMULATE_IPS:-200}" \
 	-files "${EMULATE_FILES:-}" -env "${EMULATE_ENV:-}" -timeout "${EMULATE_TIMEOUT:-20m}" \
 	${EMULATE_VERBOSE:+-v} -- "$@"

@@ -26,7 +26,13 @@ func need(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(1, 2))
 }
 
-const rounds = 20000 // of 16 numbers
+// rounds is how many times 16 numbers are tried.
+func rounds() int {
+	if testing.Short() {
+		return 2000
+	}
+	return 20000
+}
 
 var special = func() (s []float32) {
 	for _, b := range []uint32{
@@ -131,7 +137,7 @@ func bigFMA(x, y, z float32, mode big.RoundingMode) (float32, bool) {
 func TestFMA(t *testing.T) {
 	r := need(t)
 	compared := 0
-	for n := range rounds {
+	for n := range rounds() {
 		x, y, z := numbers(r), numbers(r), numbers(r)
 		if n%4 == 0 { // near cancellation, and results that are nearly ties
 			for i := range z {
@@ -159,7 +165,7 @@ func TestFMA(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d compared, %d of them with big numbers too", rounds*16, compared)
+	t.Logf("%d compared, %d of them with big numbers too", rounds()*16, compared)
 }
 
 func scalefWant(x, y float32) float32 {
@@ -195,7 +201,7 @@ func TestScalef(t *testing.T) {
 			check(t, "scalef", z[9], scalefWant(a, b), a, b)
 		}
 	}
-	for range rounds {
+	for range rounds() {
 		x, y := numbers(r), numbers(r)
 		for i := range y {
 			if r.IntN(2) == 0 {
@@ -214,7 +220,7 @@ func TestRndscale(t *testing.T) {
 	r := need(t)
 	round := []func(float64) float64{math.RoundToEven, math.Floor, math.Ceil, math.Trunc,
 		func(x float64) float64 { return math.RoundToEven(x*16) / 16 }}
-	for n := range rounds {
+	for n := range rounds() {
 		x := numbers(r)
 		var z [16]float32
 		rndscale(&z, &x, n%5)
@@ -226,7 +232,7 @@ func TestRndscale(t *testing.T) {
 
 func TestMulq(t *testing.T) {
 	r := need(t)
-	for range rounds {
+	for range rounds() {
 		var x, y, z [8]uint64
 		for i := range x {
 			x[i], y[i] = r.Uint64(), r.Uint64()
@@ -248,7 +254,7 @@ func TestMasks(t *testing.T) {
 		}
 		return 0
 	}
-	for range rounds {
+	for range rounds() {
 		x, y := numbers(r), numbers(r)
 		for i := range x {
 			if r.IntN(4) == 0 {
@@ -280,12 +286,7 @@ func TestMasks(t *testing.T) {
 			for i := range z {
 				want := x[i] + y[i]
 				if mask>>i&1 == 0 {
-					want = old[i] * float32(1-zeroing)
-					if zeroing == 0 {
-						want = old[i]
-					} else {
-						want = 0
-					}
+					want = [2]float32{old[i], 0}[zeroing]
 				}
 				check(t, "masked add", z[i], want, x[i], y[i], old[i])
 			}
@@ -333,7 +334,7 @@ func TestMaskedFault(t *testing.T) {
 
 func TestSumAndArith(t *testing.T) {
 	r := need(t)
-	for range rounds {
+	for range rounds() {
 		x, y := numbers(r), numbers(r)
 		s := x
 		for n := 8; n > 0; n /= 2 {

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -30,7 +31,12 @@ func main() {
 	} else {
 		fmt.Fprintf(ctl, "\n@exit %d\n", code)
 	}
-	select {} // the emulator is ended from outside
+	if ctl != nil {
+		drain(ctl)
+	}
+	for {
+		time.Sleep(time.Hour) // until the emulator is ended from outside
+	}
 }
 
 func run(ctl *os.File) (code int, err error) {
@@ -63,7 +69,7 @@ func run(ctl *os.File) (code int, err error) {
 	fmt.Fprintf(ctl, "\n@start\n")
 	cmd := exec.Cmd{Path: t.Path, Dir: t.Dir, Args: t.Args, Env: t.Env, Stdin: null, Stdout: out, Stderr: out}
 	err = cmd.Run()
-	ioctl(out, 0x5409, 1) // TCSBRK: wait until all is sent
+	drain(out)
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		if s := exit.Sys().(syscall.WaitStatus); s.Signaled() {
@@ -89,6 +95,9 @@ func openSerial(name string) (*os.File, error) {
 	t.Cflag = syscall.CS8 | syscall.CREAD | syscall.CLOCAL | syscall.B115200
 	return f, ioctl(f, syscall.TCSETS, uintptr(unsafe.Pointer(&t)))
 }
+
+// drain waits until all is sent.
+func drain(f *os.File) { ioctl(f, 0x5409, 1) } // TCSBRK
 
 func ioctl(f *os.File, op, arg uintptr) error {
 	if _, _, e := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), op, arg); e != 0 {
