@@ -1,0 +1,34 @@
+package kernel
+
+// plan cuts rows into strips and appends their widths to dst: the widest as
+// long as they are filled, then what covers the rest at the least cost. A
+// narrower strip has fewer accumulators to hide the latency of a
+// multiply-add, so a lane of it costs more.
+func (ops *Ops) plan(dst []uint8, rows int) []uint8 {
+	widest := ops.Strips[0].Width
+	for ; rows >= 2*widest; rows -= widest {
+		dst = append(dst, 0)
+	}
+	for rows > 0 {
+		_, first := ops.cheapest(rows)
+		dst = append(dst, uint8(first))
+		rows -= ops.Strips[first].Width
+	}
+	return dst
+}
+
+// cheapest returns the least cost of covering rows with strips, in thousandths
+// of a full-speed lane, and the first strip to take.
+func (ops *Ops) cheapest(rows int) (cost, first int) {
+	if rows <= 0 {
+		return 0, 0
+	}
+	cost = -1
+	for i := range ops.Strips {
+		rest, _ := ops.cheapest(rows - ops.Strips[i].Width)
+		if c := rest + ops.Strips[i].Cost; cost < 0 || c < cost {
+			cost, first = c, i
+		}
+	}
+	return cost, first
+}

@@ -1,0 +1,48 @@
+package kernel
+
+import "sync/atomic"
+
+// Rows is a strided view of one sequence's rows: channel c of row i of head h
+// is Data[i*Row + h*Head + c].
+type Rows struct {
+	Data      []float32
+	Row, Head int
+}
+
+// Dropout is the part of the public hash that a task needs: Key is the hash of
+// seed and sequence, before head and row are mixed in.
+type Dropout struct {
+	Key  uint64
+	Rate float64
+	// Rates, if not nil, holds one rate per query row instead of Rate.
+	Rates []float32
+}
+
+// Task is the forward pass of some rows of one sequence and one kv head. A row
+// is a pair of position and head within the group of Group query heads, and
+// rows are numbered position-major: row = position*Group + head. All views
+// start at the first token of the sequence and the first head of the group.
+type Task struct {
+	Sequence
+	FirstHead   int // query head of row 0
+	Group       int
+	DK, DV      int
+	First, Last int // rows First <= r < Last
+
+	Q, O Rows
+	K, V Rows // Head unused
+	// LSE of row (i, h) is LSE[i*LSERow + h].
+	LSE    []float64
+	LSERow int
+
+	Mask  Mask
+	Score Score
+	// Slopes (ALiBi) and Sinks hold one number per head of the group; nil: none.
+	Slopes, Sinks []float32
+	// Bias of row (i, h) and key j is Bias.Data[i*Row + h*Head + j]; Data nil: none.
+	Bias    Rows
+	Dropout *Dropout // nil: none
+
+	// Stop, once set, makes the task end early with its outputs unfinished.
+	Stop *atomic.Bool
+}
