@@ -1,0 +1,2 @@
+// Package attention computes exact attention on CPUs for ragged batches.
+package attention

@@ -1,0 +1,332 @@
+package attention
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/seed-091431b3/attention/kernel"
+)
+
+// generic is the portable table and the executable form of the arithmetic:
+// every other table computes the same bits. Tables for a processor start as a
+// copy of it.
+func generic() kernel.Ops {
+	const width = 8
+	return kernel.Ops{
+		Name:  "generic",
+		Panel: 4,
+		Strips: []kernel.Strip{{
+			Width: width, Cost: 1000 * width,
+			Score: func(s, max, k, q *float32, dk, tiles int) {
+				scoreGeneric(s, max, k, q, dk, tiles, 4, width)
+			},
+			Softmax: func(s, max, m, l, alpha *float32, n int, unit float32) {
+				softmaxGeneric(s, max, m, l, alpha, n, width, unit)
+			},
+			Accumulate: func(o, v, p, alpha *float32, n, step, tiles int) {
+				accumulateGeneric(o, v, p, alpha, nil, n, step, tiles, 4, width)
+			},
+		}},
+		Gather:  gatherGeneric,
+		Scatter: scatterGeneric,
+		PackK:   func(dst, src *float32, stride, n, d int) { packKGeneric(dst, src, stride, n, d, 4) },
+		PackV: func(dst, src *float32, stride, n, d, step int) bool {
+			return packVGeneric(dst, src, stride, n, d, step, 4)
+		},
+		Softcap:           softcapGeneric,
+		ALiBi:             alibiGeneric,
+		Bias:              biasGeneric,
+		Mask:              maskGeneric,
+		Dropout:           dropoutGeneric,
+		Fold:              foldGeneric,
+		LogSum:            logSumGeneric,
+		AccumulateVisible: accumulateGeneric,
+	}
+}
+
+// view is the slice of n elements at p.
+func view[T any](p *T, n int) []T { return unsafe.Slice(p, n) }
+
+// at is the slice of n elements that starts i elements after p.
+func at(p *float32, i, n int) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Add(unsafe.Pointer(p), 4*i)), n)
+}
+
+var negInf = float32(math.Inf(-1))
+
+// maxGeneric is b where the two do not compare, as VMAXPS is.
+func maxGeneric(a, b float32) float32 {
+	if a > b {
+		return a
+	}
+	return b
+}
+
+// exp2Coefficients are those of a polynomial for 2^f, |f| <= 1/2.
+var exp2Coefficients = [...]float32{1, .6931472420692444, .24022655189037323, .05550272762775421,
+	.009617069736123085, .0013418003218248487, .0001584151032147929}
+
+// exp2Generic returns 2^x for x <= 0: the nearest integer to x is split off, a
+// polynomial of degree 6 gives the rest. Worst error 0.86 ulp; x <= -125.5
+// gives +0, so that no result is subnormal; exp2(0) = 1; NaN stays NaN.
+func exp2Generic(x float32) float32 {
+	const magic = 3 << 22 // adding it rounds to an integer, half to even
+	if x < -126 {
+		x = -126
+	}
+	n := float32(x+magic) - magic
+	if n <= -126 {
+		return 0
+	}
+	f := x - n
+	p := exp2Coefficients[6]
+	for i := 5; i >= 0; i-- {
+		p = kernel.FMA32(p, f, exp2Coefficients[i])
+	}
+	if p != p {
+		return p
+	}
+	return p * math.Float32frombits(uint32(int32(n)+127)<<23)
+}
+
+// scoreGeneric: k [tiles][dk][panel], q [dk][w], s [tiles*panel][w].
+func scoreGeneric(s, max, k, q *float32, dk, tiles, panel, w int) {
+	mx := view(max, w)
+	for j := range tiles * panel {
+		row := at(s, j*w, w)
+		clear(row)
+		kj := at(k, j/panel*dk*panel+j%panel, (dk-1)*panel+1)
+		for c := range dk {
+			a := kj[c*panel]
+			for r, b := range at(q, c*w, w) {
+				row[r] = kernel.FMA32(a, b, row[r])
+			}
+		}
+		for r, x := range row {
+			mx[r] = maxGeneric(x, mx[r])
+		}
+	}
+}
+
+// softmaxGeneric: s [n][w]; max, m, l, alpha [w].
+func softmaxGeneric(s, max, m, l, alpha *float32, n, w int, unit float32) {
+	mx, ms, ls, as := view(max, w), view(m, w), view(l, w), view(alpha, w)
+	for r := range w {
+		big := maxGeneric(mx[r], ms[r])
+		low := maxGeneric(-math.MaxFloat32, big)
+		as[r] = exp2Generic(float32(float32(ms[r]-low) * unit))
+		var sum float32
+		for j := range n {
+			x := at(s, j*w+r, 1)
+			x[0] = exp2Generic(float32(float32(x[0]-low) * unit))
+			sum += x[0]
+		}
+		ls[r] = kernel.FMA32(ls[r], as[r], sum)
+		ms[r] = big
+	}
+}
+
+// accumulateGeneric: o [tiles*panel][w], v [tiles][n][panel] with step between
+// tiles, p [n][w], alpha [w] or nil. With words [MaskWords][w] hidden keys are
+// left out.
+func accumulateGeneric(o, v, p, alpha *float32, words *uint32, n, step, tiles, panel, w int) {
+	for c := range tiles * panel {
+		row := at(o, c*w, w)
+		if alpha == nil {
+			clear(row)
+		} else {
+			for r, a := range view(alpha, w) {
+				row[r] *= a
+			}
+		}
+		vc := at(v, c/panel*step+c%panel, (n-1)*panel+1)
+		for j := range n {
+			x := vc[j*panel]
+			for r, b := range at(p, j*w, w) {
+				if words != nil && view(words, kernel.MaskWords*w)[j/32*w+r]>>(j%32)&1 == 0 {
+					continue
+				}
+				row[r] = kernel.FMA32(b, x, row[r])
+			}
+		}
+	}
+}
+
+// gatherGeneric: dst [n][w], off [w].
+func gatherGeneric(dst, src *float32, off *int, n, w int, mul float32) {
+	for r, o := range view(off, w) {
+		for c, x := range at(src, o, n) {
+			at(dst, c*w+r, 1)[0] = x * mul
+		}
+	}
+}
+
+// scatterGeneric: src [n][w], off and inv [rows].
+func scatterGeneric(dst *float32, off *int, src, inv *float32, n, rows, w int) {
+	by := view(inv, rows)
+	for r, o := range view(off, rows) {
+		row := at(dst, o, n)
+		for c := range row {
+			row[c] = float32(at(src, c*w+r, 1)[0]*by[r]) + 0
+		}
+	}
+}
+
+// packKGeneric: src [n][d] in rows stride apart, dst [ceil(n/panel)][d][panel].
+func packKGeneric(dst, src *float32, stride, n, d, panel int) {
+	for j := range (n + panel - 1) / panel * panel {
+		tile := at(dst, j/panel*d*panel, d*panel)
+		for c, x := range at(src, min(j, n-1)*stride, d) {
+			tile[c*panel+j%panel] = x
+		}
+	}
+}
+
+// packVGeneric: src [n][d] in rows stride apart, dst [ceil(d/panel)][n][panel]
+// with step between panels.
+func packVGeneric(dst, src *float32, stride, n, d, step, panel int) (finite bool) {
+	finite = true
+	for j := range n {
+		row := at(src, j*stride, d)
+		for c := range (d + panel - 1) / panel * panel {
+			var x float32
+			if c < d {
+				x = row[c]
+			}
+			finite = finite && x-x == 0
+			at(dst, c/panel*step+j*panel+c%panel, 1)[0] = x
+		}
+	}
+	return finite
+}
+
+// softcapGeneric: s [n][w], max [w].
+func softcapGeneric(s, max *float32, n, w int, mul, softcap float32) {
+	eachScore(s, max, n, w, func(_, _ int, x float32) float32 {
+		return softcap * tanhGeneric(float32(x*mul))
+	})
+}
+
+// alibiGeneric: s [n][w]; max, slope, pos [w].
+func alibiGeneric(s, max, slope *float32, pos *int32, n, w int, mul float32) {
+	slopes, at := view(slope, w), view(pos, w)
+	eachScore(s, max, n, w, func(j, r int, x float32) float32 {
+		d := at[r] - int32(j)
+		return kernel.FMA32(-slopes[r], float32(max32(d, -d)), float32(x*mul))
+	})
+}
+
+func max32(a, b int32) int32 { return max(a, b) }
+
+// biasGeneric: s and bias [n][w], max [w].
+func biasGeneric(s, max, bias *float32, n, w int, mul float32) {
+	b := view(bias, n*w)
+	eachScore(s, max, n, w, func(j, r int, x float32) float32 {
+		return kernel.FMA32(x, mul, b[j*w+r])
+	})
+}
+
+// maskGeneric: s [n][w], max [w], words [MaskWords][w].
+func maskGeneric(s, max *float32, words *uint32, n, w int) {
+	bits := view(words, kernel.MaskWords*w)
+	eachScore(s, max, n, w, func(j, r int, x float32) float32 {
+		if bits[j/32*w+r]>>(j%32)&1 == 0 {
+			return negInf
+		}
+		return x
+	})
+}
+
+// eachScore applies f to the score of key j and lane r, and takes the maximum
+// of each lane.
+func eachScore(s, max *float32, n, w int, f func(j, r int, x float32) float32) {
+	mx := view(max, w)
+	for r := range mx {
+		mx[r] = negInf
+	}
+	for j := range n {
+		row := at(s, j*w, w)
+		for r, x := range row {
+			row[r] = f(j, r, x)
+			mx[r] = maxGeneric(row[r], mx[r])
+		}
+	}
+}
+
+// dropoutGeneric: p [n][w]; key, threshold, inv [w].
+func dropoutGeneric(p *float32, key *uint64, threshold *uint32, inv *float32, first, n, w int) {
+	keys, least, by := view(key, w), view(threshold, w), view(inv, w)
+	for j := range n {
+		row := at(p, j*w, w)
+		for r := range row {
+			if kernel.Draw(keys[r], first+j) < least[r] {
+				row[r] = 0
+			} else {
+				row[r] *= by[r]
+			}
+		}
+	}
+}
+
+// foldGeneric: o and o2 [n][w]; m, l, m2, l2 [w].
+func foldGeneric(o, m, l, o2, m2, l2 *float32, n, w int, unit float32) {
+	ms, ls, ms2, ls2 := view(m, w), view(l, w), view(m2, w), view(l2, w)
+	for r := range w {
+		big := maxGeneric(ms2[r], ms[r])
+		low := maxGeneric(-math.MaxFloat32, big)
+		a := exp2Generic(float32(float32(ms[r]-low) * unit))
+		a2 := exp2Generic(float32(float32(ms2[r]-low) * unit))
+		ls[r] = kernel.FMA32(ls[r], a, float32(ls2[r]*a2))
+		ms[r] = big
+		for c := range n {
+			x := at(o, c*w+r, 1)
+			x[0] = kernel.FMA32(x[0], a, float32(at(o2, c*w+r, 1)[0]*a2))
+		}
+	}
+}
+
+// logSumGeneric: lse, inv, m, l [w].
+func logSumGeneric(lse *float64, inv, m, l *float32, w int, scale float64) {
+	out, by, ms, ls := view(lse, w), view(inv, w), view(m, w), view(l, w)
+	for r := range w {
+		if ls[r] == 0 {
+			out[r], by[r] = math.Inf(-1), 0
+			continue
+		}
+		out[r] = float64(float64(ms[r])*scale) + kernel.Ln(ls[r])
+		by[r] = 1 / ls[r]
+	}
+}
+
+// tanh(x) is x·P(x²)/Q(x²), clamped where it is 1 to the last bit.
+var (
+	tanhP = [...]float32{1, 0.13679994642734528, 0.003868427826091647, 2.8009479137836024e-05,
+		3.058988795601181e-08, -1.2207078230186408e-11}
+	tanhQ = [...]float32{1, 0.4701332747936249, 0.027246205136179924, 0.0003938807640224695,
+		1.2875078709839727e-06}
+)
+
+const tanhLimit = 9.02
+
+// tanhGeneric returns tanh(x), worst error 5 ulp, never beyond ±1; NaN stays
+// NaN.
+func tanhGeneric(x float32) float32 {
+	x = maxGeneric(-tanhLimit, minGeneric(tanhLimit, x))
+	u := float32(x * x)
+	p, q := tanhP[5], tanhQ[4]
+	for i := 4; i >= 0; i-- {
+		p = kernel.FMA32(p, u, tanhP[i])
+	}
+	for i := 3; i >= 0; i-- {
+		q = kernel.FMA32(q, u, tanhQ[i])
+	}
+	return maxGeneric(-1, minGeneric(1, float32(x*p)/q))
+}
+
+// minGeneric is b where the two do not compare, as VMINPS is.
+func minGeneric(a, b float32) float32 {
+	if a < b {
+		return a
+	}
+	return b
+}
