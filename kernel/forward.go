@@ -44,7 +44,7 @@ func Forward(ops *Ops, ws *Workspace, t *Task) {
 		clear(ws.packed[:])
 		start := span == lo/SpanKeys
 		for g := 0; g < len(ws.strips); g += groupStrips {
-			if t.Stop != nil && t.Stop.Load() {
+			if t.stopped() {
 				return
 			}
 			group := ws.strips[g:min(g+groupStrips, len(ws.strips))]
@@ -401,6 +401,9 @@ func (p *pass) finish(s *strip) {
 	p.offsets(s, &t.O, 0)
 	p.Scatter(&t.O.Data[0], &p.off[0], &o[0], &p.inv[0], t.DV, s.rows, w)
 	for r := range s.rows {
+		if t.LSE == nil {
+			break
+		}
 		i, h := p.row(s, r)
 		t.LSE[i*t.LSERow+h] = p.lse[r]
 	}

@@ -88,3 +88,9 @@ func setRange(words *[MaskWords]uint32, lo, hi, j0 int) {
 
 // ones returns a word whose lowest n bits are set, n being clamped to 0..32.
 func ones(n int) uint32 { return uint32(uint64(1)<<min(max(n, 0), 32) - 1) }
+
+// Extent is the number of keys in the interval that query i may see.
+func (m *Mask) Extent(s *Sequence, i int) int {
+	lo, hi := m.rangeOf(s, i)
+	return hi - lo
+}

@@ -43,6 +43,21 @@ type Task struct {
 	Bias    Rows
 	Dropout *Dropout // nil: none
 
-	// Stop, once set, makes the task end early with its outputs unfinished.
+	// The task ends early, its outputs unfinished, once Stop is set, and sets it
+	// once Done is closed. Either may be nil.
 	Stop *atomic.Bool
+	Done <-chan struct{}
+}
+
+// stopped reports whether the task is to end early.
+func (t *Task) stopped() bool {
+	if t.Stop == nil {
+		return false
+	}
+	select {
+	case <-t.Done:
+		t.Stop.Store(true)
+	default:
+	}
+	return t.Stop.Load()
 }

@@ -1,0 +1,284 @@
+package attention
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/seed-091431b3/attention/kernel"
+)
+
+// Inputs are what a call reads. It never writes to them.
+type Inputs struct {
+	Q Tensor // [query tokens, QueryHeads, HeadDim]
+	K Tensor // [key tokens, KVHeads, HeadDim]
+	V Tensor // [key tokens, KVHeads, ValueDim]
+	// Bias, one a sequence, is added to the logits after softcap and ALiBi.
+	// nil: none.
+	Bias []Bias
+	// Sinks, one a query head, are logits that take part in the softmax's sum
+	// and have no value. nil: none.
+	Sinks []float32
+	// Dropout, if not nil, drops probabilities by a public hash.
+	Dropout *Dropout
+}
+
+// Bias is an additive bias of one sequence: that of query i of head h and key j
+// is Data[h*HeadStride + i*QueryStride + j]. A stride of 0 broadcasts. The
+// sequence has none if Data is nil.
+type Bias struct {
+	Data                    []float32
+	HeadStride, QueryStride int
+}
+
+// Dropout keeps the probability of key j for query i of head h of sequence b,
+// divided by 1-rate, if
+//
+//	u(j) >= round(rate * 2^32)
+//
+// and makes it zero otherwise. u(j) is the low (j even) or high (j odd) half of
+// number j/2 of the splitmix64 stream that starts at
+//
+//	mix(mix(mix(mix(Seed) ^ b) ^ h) ^ i)
+//
+// mix being splitmix64's finalizer; b is the sequence's entry in Batch.IDs, or
+// its index. LSE is that of the probabilities before dropout.
+type Dropout struct {
+	Seed uint64
+	// Rate applies to every query, 0 <= Rate < 1, unless Rates has a rate for
+	// each query token.
+	Rate  float64
+	Rates []float32
+}
+
+// Outputs are what a forward pass writes. The caller allocates.
+type Outputs struct {
+	O Tensor // [query tokens, QueryHeads, ValueDim]
+	// LSE is the natural logarithm of the softmax's sum: that of query token t
+	// and head h is LSE[t*QueryHeads + h], where t counts through CuQ whatever
+	// the layout of Q. nil: not wanted.
+	LSE []float64
+}
+
+// Forward computes
+//
+//	O = softmax(logits) V,  LSE = ln(sum(exp(logits)))
+//
+// for every sequence of the batch, by the tiled online softmax of
+// FlashAttention (Dao et al. 2022, algorithm 1; Dao 2023, section 3.1). A query
+// that sees no key has O = 0 and LSE = -Inf. Hidden keys and their values, NaN
+// and infinities included, change nothing.
+//
+// The same inputs give the same bits whatever the kernel, the number of
+// workers, the rest of the batch and the layout. On error nothing is written.
+// If a mask function panics, Forward panics with its value and the outputs are
+// unfinished.
+func (op *Operator) Forward(in Inputs, out Outputs, batch Batch) error {
+	return op.ForwardContext(context.Background(), in, out, batch)
+}
+
+// ForwardContext is Forward, but ends early with ctx's error once ctx is done;
+// the outputs are then unfinished.
+func (op *Operator) ForwardContext(ctx context.Context, in Inputs, out Outputs, batch Batch) error {
+	if err := op.checkForward(&in, &out, &batch); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("attention: %w", err)
+	}
+	c := op.acquire()
+	defer op.release(c)
+	c.in, c.out, c.batch = in, out, batch
+	c.plan()
+	if err := c.execute(ctx); err != nil {
+		return fmt.Errorf("attention: %w", err)
+	}
+	return nil
+}
+
+// Scratch bounds the bytes that a call with this batch needs besides its inputs
+// and outputs. They are allocated by the first call of a size and kept.
+func (op *Operator) Scratch(batch Batch) (int64, error) {
+	if err := batch.check(op.cfg.QueryHeads, op.cfg.Mask); err != nil {
+		return 0, err
+	}
+	c := call{op: op, batch: batch}
+	c.plan()
+	rows := 0
+	for _, k := range c.chunks {
+		rows = max(rows, k.last-k.first)
+	}
+	return int64(c.active())*op.ops.ScratchBytes(rows, op.cfg.HeadDim, op.cfg.ValueDim) + c.planBytes(), nil
+}
+
+func (op *Operator) checkForward(in *Inputs, out *Outputs, batch *Batch) error {
+	if err := batch.check(op.cfg.QueryHeads, op.cfg.Mask); err != nil {
+		return err
+	}
+	if batch.Sequences() == 0 {
+		return nil
+	}
+	cfg, cuQ, cuK := &op.cfg, batch.CuQ, batch.keys()
+	tensors := [...]struct {
+		name       string
+		t          *Tensor
+		cu         []int
+		heads, dim int
+	}{
+		{"O", &out.O, cuQ, cfg.QueryHeads, cfg.ValueDim},
+		{"Q", &in.Q, cuQ, cfg.QueryHeads, cfg.HeadDim},
+		{"K", &in.K, cuK, cfg.KVHeads, cfg.HeadDim},
+		{"V", &in.V, cuK, cfg.KVHeads, cfg.ValueDim},
+	}
+	for _, x := range tensors {
+		if err := x.t.check(x.name, x.cu, x.heads, x.dim); err != nil {
+			return err
+		}
+	}
+	if err := out.O.checkDistinct("O", cuQ, cfg.QueryHeads, cfg.ValueDim); err != nil {
+		return err
+	}
+	tokens := cuQ[len(cuQ)-1]
+	if want, ok := index(tokens, cfg.QueryHeads, 0, 0, 0, 0, 0); out.LSE != nil && (!ok || len(out.LSE) < want) {
+		return fmt.Errorf("attention: LSE: has %d elements, %d query tokens of %d heads need %d", len(out.LSE), tokens, cfg.QueryHeads, want)
+	}
+	if err := in.checkExtras(cfg, batch); err != nil {
+		return err
+	}
+	o := out.O.region("O", cuQ, cfg.QueryHeads, cfg.ValueDim)
+	lse := regionOf("LSE", out.LSE)
+	if o.overlaps(lse) {
+		return fmt.Errorf("attention: O: overlaps LSE")
+	}
+	for _, x := range tensors[1:] {
+		if err := checkApart(x.t.region(x.name, x.cu, x.heads, x.dim), o, lse); err != nil {
+			return err
+		}
+	}
+	for _, r := range [...]region{regionOf("Sinks", in.Sinks), regionOf("ALiBi", cfg.ALiBi)} {
+		if err := checkApart(r, o, lse); err != nil {
+			return err
+		}
+	}
+	for b := range in.Bias {
+		if err := checkApart(regionOf("Bias", in.Bias[b].Data), o, lse); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkApart verifies that an input does not overlap an output.
+func checkApart(in region, outs ...region) error {
+	for _, out := range outs {
+		if out.overlaps(in) {
+			return fmt.Errorf("attention: %s: overlaps the input %s", out.name, in.name)
+		}
+	}
+	return nil
+}
+
+// checkExtras verifies bias, sinks and dropout.
+func (in *Inputs) checkExtras(cfg *Config, batch *Batch) error {
+	if in.Bias != nil && len(in.Bias) != batch.Sequences() {
+		return fmt.Errorf("attention: Bias: has %d entries, the batch has %d sequences", len(in.Bias), batch.Sequences())
+	}
+	for b := range in.Bias {
+		x := &in.Bias[b]
+		if x.HeadStride < 0 || x.QueryStride < 0 {
+			return fmt.Errorf("attention: Bias: strides of entry %d are %d (head) and %d (query), must not be negative", b, x.HeadStride, x.QueryStride)
+		}
+		s := batch.sequence(b)
+		if x.Data == nil || s.Queries == 0 || s.Keys == 0 {
+			continue
+		}
+		end, ok := index(cfg.QueryHeads-1, x.HeadStride, s.Queries-1, x.QueryStride, 0, 0, s.Keys)
+		if !ok || end > len(x.Data) {
+			return fmt.Errorf("attention: Bias: entry %d has %d elements, its strides need %d", b, len(x.Data), end)
+		}
+	}
+	if in.Sinks != nil && len(in.Sinks) != cfg.QueryHeads {
+		return fmt.Errorf("attention: Sinks: has %d entries, there are %d query heads", len(in.Sinks), cfg.QueryHeads)
+	}
+	d := in.Dropout
+	if d == nil {
+		return nil
+	}
+	if !(d.Rate >= 0 && d.Rate < 1) {
+		return fmt.Errorf("attention: Dropout: Rate is %v, must be at least 0 and below 1", d.Rate)
+	}
+	if tokens := batch.CuQ[len(batch.CuQ)-1]; d.Rates != nil && len(d.Rates) != tokens {
+		return fmt.Errorf("attention: Dropout: Rates has %d entries, the batch has %d query tokens", len(d.Rates), tokens)
+	}
+	for t, r := range d.Rates {
+		if !(r >= 0 && r < 1) {
+			return fmt.Errorf("attention: Dropout: entry %d of Rates is %v, must be at least 0 and below 1", t, r)
+		}
+	}
+	return nil
+}
+
+// fill prepares t, which keeps its buffers, for rows of one sequence and kv
+// head.
+func (c *call) fill(t *kernel.Task, d *kernel.Dropout, k chunk, kv int) {
+	op, cfg := c.op, &c.op.cfg
+	b, head := k.sequence, kv*op.group
+	cuQ, cuK := c.batch.CuQ, c.batch.keys()
+	masks := t.Mask
+	*t = kernel.Task{
+		Sequence: c.batch.sequence(b), FirstHead: head, Group: op.group,
+		DK: cfg.HeadDim, DV: cfg.ValueDim, First: k.first, Last: k.last,
+		Q: c.in.Q.rows(cuQ, b, head), O: c.out.O.rows(cuQ, b, head),
+		LSERow: cfg.QueryHeads, Stop: &c.stop, Done: c.done,
+	}
+	if t.Keys > 0 {
+		t.K, t.V = c.in.K.rows(cuK, b, kv), c.in.V.rows(cuK, b, kv)
+	}
+	if c.out.LSE != nil {
+		t.LSE = c.out.LSE[cuQ[b]*cfg.QueryHeads+head:]
+	}
+	t.Mask = c.mask(b, masks)
+	if cfg.ALiBi != nil {
+		t.Slopes = cfg.ALiBi[head : head+op.group]
+	}
+	if c.in.Sinks != nil {
+		t.Sinks = c.in.Sinks[head : head+op.group]
+	}
+	if c.in.Bias != nil && c.in.Bias[b].Data != nil && t.Keys > 0 {
+		x := &c.in.Bias[b]
+		t.Bias = kernel.Rows{Data: x.Data[head*x.HeadStride:], Row: x.QueryStride, Head: x.HeadStride}
+	}
+	t.Score = kernel.NewScore(op.scale, float32(cfg.Softcap), t.Slopes != nil || t.Bias.Data != nil)
+	if c.in.Dropout != nil {
+		*d = c.dropout(b)
+		t.Dropout = d
+	}
+}
+
+// rows views the tokens of sequence b from a head on.
+func (t *Tensor) rows(cu []int, b, head int) kernel.Rows {
+	return kernel.Rows{Data: t.Data[t.start(cu, b)+head*t.HeadStride:], Row: t.TokenStride, Head: t.HeadStride}
+}
+
+// mask is the conjunction of the operator's mask and the sequence's, in the
+// buffers of m.
+func (c *call) mask(b int, m kernel.Mask) kernel.Mask {
+	m = kernel.Mask{Rangers: m.Rangers[:0], Bitmaps: m.Bitmaps[:0]}
+	c.op.cfg.Mask.compile(&m)
+	if c.batch.Masks != nil {
+		c.batch.Masks[b].compile(&m)
+	}
+	return m
+}
+
+func (c *call) dropout(b int) kernel.Dropout {
+	d := c.in.Dropout
+	id := uint64(b)
+	if c.batch.IDs != nil {
+		id = c.batch.IDs[b]
+	}
+	k := kernel.Dropout{Key: kernel.SequenceKey(d.Seed, id), Rate: d.Rate}
+	if d.Rates != nil {
+		k.Rates = d.Rates[c.batch.CuQ[b]:]
+	}
+	return k
+}

@@ -1,0 +1,6 @@
+package attention
+
+import "github.com/seed-091431b3/attention/kernel"
+
+// tables lists the usable kernels, fastest first.
+func tables() []kernel.Ops { return []kernel.Ops{generic()} }

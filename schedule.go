@@ -1,0 +1,172 @@
+package attention
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/seed-091431b3/attention/kernel"
+)
+
+// call is the state of one call, reused by later ones.
+type call struct {
+	op    *Operator
+	in    Inputs
+	out   Outputs
+	batch Batch
+
+	// A task is a chunk and a kv head: task n is chunk n/KVHeads, head
+	// n%KVHeads. Workers take them in order.
+	chunks []chunk
+	mask0  kernel.Mask
+	next   atomic.Int64
+	stop   atomic.Bool
+	done   <-chan struct{}
+
+	run     func() // worker, bound once so that starting it allocates nothing
+	scratch []*scratch
+	started atomic.Int32
+	wait    sync.WaitGroup
+	caught  panicked
+}
+
+// scratch belongs to one worker.
+type scratch struct {
+	ws      kernel.Workspace
+	task    kernel.Task
+	dropout kernel.Dropout
+}
+
+// chunk is some rows of a sequence, a row being a position and a head of the
+// group.
+type chunk struct {
+	sequence    int
+	first, last int
+	cost        int64
+}
+
+// taskRows bounds the rows of a task. Each task packs the keys it sees anew,
+// which costs about 1/rows of the work; its scratch grows with rows.
+const taskRows = 4096
+
+// plan cuts the batch into chunks, the dearest first. How it is cut does not
+// enter the results.
+func (c *call) plan() {
+	group, workers := c.op.group, c.op.workers()
+	unit := c.op.ops.GroupRows()
+	n := c.batch.Sequences()
+	rows := taskRows
+	if n > 0 && workers > 1 {
+		// Several tasks a worker, so that none waits long for the last.
+		rows = min(rows, c.batch.CuQ[n]*c.op.cfg.QueryHeads/(8*workers))
+	}
+	rows = max(rows/unit, 1) * unit
+	c.chunks = c.chunks[:0]
+	for b := range n {
+		s := c.batch.sequence(b)
+		mask := c.mask(b, c.mask0)
+		c.mask0 = mask
+		for first := 0; first < s.Queries*group; first += rows {
+			last := min(first+rows, s.Queries*group)
+			keys := mask.Extent(&s, (first+last)/2/group)
+			c.chunks = append(c.chunks, chunk{b, first, last, int64(last-first) * int64(keys+1)})
+		}
+	}
+	if workers > 1 {
+		slices.SortStableFunc(c.chunks, func(x, y chunk) int { return cmp.Compare(y.cost, x.cost) })
+	}
+}
+
+// planBytes is the memory that the plan takes.
+func (c *call) planBytes() int64 {
+	return int64(cap(c.chunks)) * int64(unsafe.Sizeof(chunk{}))
+}
+
+func (c *call) tasks() int { return len(c.chunks) * c.op.cfg.KVHeads }
+
+// active is the number of workers that have something to do.
+func (c *call) active() int { return max(min(c.op.workers(), c.tasks()), 1) }
+
+// execute runs all tasks and waits for them. It panics with the value of a
+// panic in a worker.
+func (c *call) execute(ctx context.Context) error {
+	n := c.active()
+	for len(c.scratch) < n {
+		c.scratch = append(c.scratch, new(scratch))
+	}
+	c.next.Store(0)
+	c.started.Store(0)
+	c.stop.Store(false)
+	c.done = ctx.Done()
+	c.wait.Add(n)
+	for range n - 1 {
+		go c.run()
+	}
+	c.run()
+	c.wait.Wait()
+	c.caught.rethrow()
+	if c.stop.Load() {
+		return ctx.Err()
+	}
+	return nil
+}
+
+// worker runs tasks until there are none left.
+func (c *call) worker() {
+	defer c.wait.Done()
+	defer c.caught.recover(&c.stop)
+	s := c.scratch[c.started.Add(1)-1]
+	heads := c.op.cfg.KVHeads
+	for !c.stop.Load() {
+		n := int(c.next.Add(1)) - 1
+		if n >= c.tasks() {
+			return
+		}
+		c.fill(&s.task, &s.dropout, c.chunks[n/heads], n%heads)
+		kernel.Forward(c.op.ops, &s.ws, &s.task)
+	}
+}
+
+// forget drops what c holds of the caller's.
+func (c *call) forget() {
+	c.in, c.out, c.batch, c.done = Inputs{}, Outputs{}, Batch{}, nil
+	for _, s := range c.scratch {
+		masks := s.task.Mask
+		clear(masks.Rangers[:cap(masks.Rangers)])
+		clear(masks.Bitmaps[:cap(masks.Bitmaps)])
+		s.task, s.dropout = kernel.Task{Mask: masks}, kernel.Dropout{}
+	}
+	clear(c.mask0.Rangers[:cap(c.mask0.Rangers)])
+	clear(c.mask0.Bitmaps[:cap(c.mask0.Bitmaps)])
+}
+
+// panicked carries the first panic of several goroutines to the caller's.
+type panicked struct {
+	mu    sync.Mutex
+	value any
+	set   bool
+}
+
+// recover, deferred, takes a panic and sets stop.
+func (p *panicked) recover(stop *atomic.Bool) {
+	if v := recover(); v != nil {
+		stop.Store(true)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if !p.set {
+			p.value, p.set = v, true
+		}
+	}
+}
+
+// rethrow panics with the value taken, if any.
+func (p *panicked) rethrow() {
+	if p.set {
+		v := p.value
+		p.value, p.set = nil, false
+		panic(v)
+	}
+}
