@@ -78,15 +78,39 @@ func exp2Generic(x float32) float32 {
 	if n <= -126 {
 		return 0
 	}
-	f := x - n
+	p := exp2Fraction(x - n)
+	if p != p {
+		return p
+	}
+	return p * power2(int32(n))
+}
+
+// exp2Fraction returns 2^f for |f| <= 1/2.
+func exp2Fraction(f float32) float32 {
 	p := exp2Coefficients[6]
 	for i := 5; i >= 0; i-- {
 		p = kernel.FMA32(p, f, exp2Coefficients[i])
 	}
+	return p
+}
+
+// power2 returns 2^n for -126 <= n <= 127.
+func power2(n int32) float32 { return math.Float32frombits(uint32(n+127) << 23) }
+
+// exp2WideGeneric is exp2Generic with subnormal results: a sink may exceed all
+// logits by so much that what is left of the values is subnormal.
+func exp2WideGeneric(x float32) float32 {
+	const magic = 3 << 22
+	if x < -252 {
+		x = -252
+	}
+	n := float32(x+magic) - magic
+	p := exp2Fraction(x - n)
 	if p != p {
 		return p
 	}
-	return p * math.Float32frombits(uint32(int32(n)+127)<<23)
+	half := int32(n) >> 1
+	return float32(p*power2(half)) * power2(int32(n)-half)
 }
 
 // scoreGeneric: k [tiles][dk][panel], q [dk][w], s [tiles*panel][w].
@@ -274,8 +298,8 @@ func foldGeneric(o, m, l, o2, m2, l2 *float32, n, w int, unit float32) {
 	for r := range w {
 		big := maxGeneric(ms2[r], ms[r])
 		low := maxGeneric(-math.MaxFloat32, big)
-		a := exp2Generic(float32(float32(ms[r]-low) * unit))
-		a2 := exp2Generic(float32(float32(ms2[r]-low) * unit))
+		a := exp2WideGeneric(float32(float32(ms[r]-low) * unit))
+		a2 := exp2WideGeneric(float32(float32(ms2[r]-low) * unit))
 		ls[r] = kernel.FMA32(ls[r], a, float32(ls2[r]*a2))
 		ms[r] = big
 		for c := range n {

@@ -83,6 +83,8 @@ type Ops struct {
 	//
 	//	M = max(m, m2); a1 = exp2((m-M)*unit); a2 = exp2((m2-M)*unit)
 	//	l = fma(l, a1, l2*a2); o = fma(o, a1, o2*a2); m = M
+	//
+	// Here, and only here, exp2 gives subnormal results.
 	Fold func(o, m, l, o2, m2, l2 *float32, n, w int, unit float32)
 	// LogSum: lse[r] = float64(m[r])*scale + ln(l[r]) and inv[r] = 1/l[r]; a
 	// lane with l = 0 has seen nothing: lse = -Inf, inv = 0.
