@@ -40,6 +40,7 @@ func generic() kernel.Ops {
 		Dropout:           dropoutGeneric,
 		Fold:              foldGeneric,
 		LogSum:            logSumGeneric,
+		Sink:              sinkGeneric,
 		AccumulateVisible: accumulateGeneric,
 	}
 }
@@ -97,9 +98,9 @@ func exp2Fraction(f float32) float32 {
 // power2 returns 2^n for -126 <= n <= 127.
 func power2(n int32) float32 { return math.Float32frombits(uint32(n+127) << 23) }
 
-// exp2WideGeneric is exp2Generic with subnormal results: a sink may exceed all
-// logits by so much that what is left of the values is subnormal.
-func exp2WideGeneric(x float32) float32 {
+// exp2Split returns two factors whose product is 2^x for x <= 0, down to
+// 2^-252, where float32 has subnormals and then nothing.
+func exp2Split(x float32) (a, b float32) {
 	const magic = 3 << 22
 	if x < -252 {
 		x = -252
@@ -107,10 +108,10 @@ func exp2WideGeneric(x float32) float32 {
 	n := float32(x+magic) - magic
 	p := exp2Fraction(x - n)
 	if p != p {
-		return p
+		return p, 1
 	}
 	half := int32(n) >> 1
-	return float32(p*power2(half)) * power2(int32(n)-half)
+	return p * power2(half), power2(int32(n) - half)
 }
 
 // scoreGeneric: k [tiles][dk][panel], q [dk][w], s [tiles*panel][w].
@@ -163,7 +164,7 @@ func accumulateGeneric(o, v, p, alpha *float32, words *uint32, n, step, tiles, p
 				row[r] *= a
 			}
 		}
-		vc := at(v, c/panel*step+c%panel, (n-1)*panel+1)
+		vc := at(v, c/panel*step+c%panel, max(n-1, 0)*panel+1)
 		for j := range n {
 			x := vc[j*panel]
 			for r, b := range at(p, j*w, w) {
@@ -298,8 +299,8 @@ func foldGeneric(o, m, l, o2, m2, l2 *float32, n, w int, unit float32) {
 	for r := range w {
 		big := maxGeneric(ms2[r], ms[r])
 		low := maxGeneric(-math.MaxFloat32, big)
-		a := exp2WideGeneric(float32(float32(ms[r]-low) * unit))
-		a2 := exp2WideGeneric(float32(float32(ms2[r]-low) * unit))
+		a := exp2Generic(float32(float32(ms[r]-low) * unit))
+		a2 := exp2Generic(float32(float32(ms2[r]-low) * unit))
 		ls[r] = kernel.FMA32(ls[r], a, float32(ls2[r]*a2))
 		ms[r] = big
 		for c := range n {
@@ -354,3 +355,20 @@ func minGeneric(a, b float32) float32 {
 	}
 	return b
 }
+
+// sinkGeneric: m, l, weight, sink [w]. The weight may be subnormal: it is
+// rounded once, at the end.
+func sinkGeneric(m, l, weight, sink *float32, w int) {
+	ms, ls, ws, ss := view(m, w), view(l, w), view(weight, w), view(sink, w)
+	for r := range w {
+		big := maxGeneric(ss[r], ms[r])
+		low := maxGeneric(-math.MaxFloat32, big)
+		a, b := exp2Split(float32(float32(ms[r]-low) * log2e))
+		c, d := exp2Split(float32(float32(ss[r]-low) * log2e))
+		sum := kernel.FMA32(ls[r], float32(a*b), float32(c*d))
+		ws[r] = float32(float32(ls[r]*a)/sum) * b
+		ms[r], ls[r] = big, sum
+	}
+}
+
+const log2e = float32(math.Log2E)

@@ -115,7 +115,7 @@ func (p *pass) reserve(lanes, widest int) {
 	channels := p.panels * p.Panel
 	span := min(padded(t.Keys, BlockKeys), SpanKeys)
 	ws.k = grow(ws.k, span*t.DK)
-	ws.v = grow(ws.v, span/BlockKeys*p.vBlock)
+	ws.v = grow(ws.v, max(span/BlockKeys, 1)*p.vBlock)
 	ws.q = grow(ws.q, lanes*t.DK)
 	ws.o = grow(ws.o, lanes*channels)
 	ws.o2 = grow(ws.o2, groupStrips*widest*channels)
@@ -383,8 +383,7 @@ func (p *pass) modify(s *strip, j0, n int) {
 // finish writes the rows of s.
 func (p *pass) finish(s *strip) {
 	t, w, n := p.t, s.loops.Width, s.lane
-	channels := p.panels * p.Panel
-	o, m, l := p.o[s.o:s.o+channels*w], p.m[n:n+w], p.l[n:n+w]
+	o, m, l := p.o[s.o:s.o+p.panels*p.Panel*w], p.m[n:n+w], p.l[n:n+w]
 	if s.span < 0 {
 		clear(o)
 		p.clearState(m, l, w)
@@ -393,11 +392,10 @@ func (p *pass) finish(s *strip) {
 	if t.Score.natural {
 		scale = 1
 	}
-	if t.Sinks != nil {
-		p.foldSinks(s, o, m, l)
-		scale = 1
-	}
 	p.LogSum(&p.lse[0], &p.inv[0], &m[0], &l[0], w, scale)
+	if t.Sinks != nil {
+		p.foldSinks(s, m, l)
+	}
 	p.offsets(s, &t.O, 0)
 	p.Scatter(&t.O.Data[0], &p.off[0], &o[0], &p.inv[0], t.DV, s.rows, w)
 	for r := range s.rows {
@@ -409,18 +407,20 @@ func (p *pass) finish(s *strip) {
 	}
 }
 
-// foldSinks folds each lane's sink, a key with logit sink and no value. The
-// state is brought to natural units first.
-func (p *pass) foldSinks(s *strip, o, m, l []float32) {
-	t, w, n := p.t, s.loops.Width, s.lane
+// foldSinks takes each lane's sink into the state, which is brought to natural
+// units first. It leaves o divided by the sum before the sink, and in inv what
+// that is worth after it.
+func (p *pass) foldSinks(s *strip, m, l []float32) {
+	t, w := p.t, s.loops.Width
+	s.loops.Accumulate(&p.o[s.o], &p.v[0], &p.s[0], &p.inv[0], 0, p.vStep(), p.panels)
 	for r := range w {
 		_, h := p.row(s, r)
 		if !t.Score.natural {
 			m[r] *= t.Score.mul
 		}
-		p.m2[n+r], p.l2[n+r] = t.Sinks[h], 1
+		p.alpha[r] = t.Sinks[h]
 	}
-	zero := p.o2[:len(o)]
-	clear(zero)
-	p.Fold(&o[0], &m[0], &l[0], &zero[0], &p.m2[n], &p.l2[n], len(o)/w, w, log2e)
+	p.Sink(&m[0], &l[0], &p.inv[0], &p.alpha[0], w)
+	// inv is the weight now, and LogSum has no use for it.
+	p.LogSum(&p.lse[0], &p.max[0], &m[0], &l[0], w, 1)
 }

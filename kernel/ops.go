@@ -83,12 +83,20 @@ type Ops struct {
 	//
 	//	M = max(m, m2); a1 = exp2((m-M)*unit); a2 = exp2((m2-M)*unit)
 	//	l = fma(l, a1, l2*a2); o = fma(o, a1, o2*a2); m = M
-	//
-	// Here, and only here, exp2 gives subnormal results.
 	Fold func(o, m, l, o2, m2, l2 *float32, n, w int, unit float32)
 	// LogSum: lse[r] = float64(m[r])*scale + ln(l[r]) and inv[r] = 1/l[r]; a
 	// lane with l = 0 has seen nothing: lse = -Inf, inv = 0.
 	LogSum func(lse *float64, inv, m, l *float32, w int, scale float64)
+
+	// Sink folds a key with the logit sink[r] and no value, logits being in
+	// natural units:
+	//
+	//	M = max(m, sink); a = exp2((m-M)*log2e); b = exp2((sink-M)*log2e)
+	//	weight = l*a / fma(l, a, b); l = fma(l, a, b); m = M
+	//
+	// weight is what the output before the sink, o/l, is worth after it. A sink
+	// may exceed all logits by so much that it is subnormal.
+	Sink func(m, l, weight, sink *float32, w int)
 
 	// AccumulateVisible is Strip.Accumulate for a tile that is partly masked
 	// and whose V holds NaN or Inf: it leaves hidden keys out instead of
@@ -122,7 +130,7 @@ type Strip struct {
 	//
 	//	o[c][r] = o*alpha[r], then fma chain over j ascending of v[j][c]*p[j][r]
 	//
-	// alpha nil starts from zero instead of o. v is packed by PackV, tiles
+	// alpha nil starts from zero instead of o; n may be 0. v is packed by PackV, tiles
 	// panels step elements apart.
 	Accumulate func(o, v, p, alpha *float32, n, step, tiles int)
 }
