@@ -20,9 +20,6 @@ func generic() kernel.Ops {
 			Score: func(s, max, k, q *float32, dk, tiles int) {
 				scoreGeneric(s, max, k, q, dk, tiles, 4, width)
 			},
-			Softmax: func(s, max, m, l, alpha *float32, n int, unit float32) {
-				softmaxGeneric(s, max, m, l, alpha, n, width, unit)
-			},
 			Accumulate: func(o, v, p, alpha *float32, n, step, tiles int) {
 				accumulateGeneric(o, v, p, alpha, nil, n, step, tiles, 4, width)
 			},
@@ -37,6 +34,7 @@ func generic() kernel.Ops {
 		ALiBi:             alibiGeneric,
 		Bias:              biasGeneric,
 		Mask:              maskGeneric,
+		Softmax:           softmaxGeneric,
 		Dropout:           dropoutGeneric,
 		Fold:              foldGeneric,
 		LogSum:            logSumGeneric,
@@ -186,10 +184,10 @@ func gatherGeneric(dst, src *float32, off *int, n, w int, mul float32) {
 	}
 }
 
-// scatterGeneric: src [n][w], off and inv [rows].
-func scatterGeneric(dst *float32, off *int, src, inv *float32, n, rows, w int) {
-	by := view(inv, rows)
-	for r, o := range view(off, rows) {
+// scatterGeneric: src [n][w], off and inv [w].
+func scatterGeneric(dst *float32, off *int, src, inv *float32, n, w int) {
+	by := view(inv, w)
+	for r, o := range view(off, w) {
 		row := at(dst, o, n)
 		for c := range row {
 			row[c] = float32(at(src, c*w+r, 1)[0]*by[r]) + 0

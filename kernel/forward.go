@@ -269,7 +269,7 @@ func (p *pass) tile(s *strip, i, span, b, end int) {
 		p.Mask(&p.s[0], &p.max[0], &p.words[0], n, w)
 	}
 	o, m, l, empty := p.state(s, i, span)
-	s.loops.Softmax(&p.s[0], &p.max[0], m, l, &p.alpha[0], n, t.Score.unit())
+	p.Softmax(&p.s[0], &p.max[0], m, l, &p.alpha[0], n, w, t.Score.unit())
 	if t.Dropout != nil {
 		p.Ops.Dropout(&p.s[0], &p.key[s.lane], &p.threshold[s.lane], &p.keep[s.lane], from, n, w)
 	}
@@ -397,7 +397,7 @@ func (p *pass) finish(s *strip) {
 		p.foldSinks(s, m, l)
 	}
 	p.offsets(s, &t.O, 0)
-	p.Scatter(&t.O.Data[0], &p.off[0], &o[0], &p.inv[0], t.DV, s.rows, w)
+	p.Scatter(&t.O.Data[0], &p.off[0], &o[0], &p.inv[0], t.DV, w)
 	for r := range s.rows {
 		if t.LSE == nil {
 			break

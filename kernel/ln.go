@@ -26,7 +26,8 @@ func Ln(l float32) float64 {
 	}
 	r = float64(s*z) * r
 	k := float64(e)
-	return float64(k*ln2Hi) + (2*s + (2*r + float64(k*ln2Lo)))
+	// The bits of NaN were taken apart like a number's: x*0 brings it back.
+	return float64(k*ln2Hi) + (2*s + (2*r + float64(k*ln2Lo))) + float64(float64(l)*0)
 }
 
 // lnC are the coefficients of artanh(s)/s past the first.

@@ -49,11 +49,11 @@ type Ops struct {
 	//
 	//	dst[c][r] = src[off[r]+c] * mul     c < n, r < w
 	Gather func(dst, src *float32, off *int, n, w int, mul float32)
-	// Scatter transposes lanes into rows, the inverse of Gather, for the first
-	// rows lanes of the w of src:
+	// Scatter transposes lanes into rows, the inverse of Gather. Lanes with equal
+	// offsets hold equal values.
 	//
-	//	dst[off[r]+c] = src[c][r] * inv[r] + 0     c < n, r < rows
-	Scatter func(dst *float32, off *int, src, inv *float32, n, rows, w int)
+	//	dst[off[r]+c] = src[c][r] * inv[r] + 0     c < n, r < w
+	Scatter func(dst *float32, off *int, src, inv *float32, n, w int)
 	// PackK packs n >= 1 rows of K into panels [ceil(n/Panel)][d][Panel]. Rows
 	// past the end repeat the last row, so that they do not raise a maximum.
 	PackK func(dst, src *float32, stride, n, d int)
@@ -75,6 +75,14 @@ type Ops struct {
 	Bias func(s, max, bias *float32, n, w int, mul float32)
 	// Mask: s[j][r] = -Inf where bit j%32 of words[j/32][r] is clear.
 	Mask func(s, max *float32, words *uint32, n, w int)
+	// Softmax turns n rows of logits into probabilities, in place, and takes
+	// them into the state of the lanes. max is the greatest logit of the tile:
+	//
+	//	M = max(m, max); alpha = exp2((m-M)*unit); p = exp2((s-M)*unit)
+	//	l = fma(l, alpha, sum of p over j ascending); m = M
+	//
+	// with -MaxFloat32 in place of M = -Inf inside the subtractions.
+	Softmax func(s, max, m, l, alpha *float32, n, w int, unit float32)
 	// Dropout: p[j][r] = p*inv[r] if draw(key[r], first+j) >= threshold[r], else
 	// 0; first is even. The draw is the 32-bit number of the public hash.
 	Dropout func(p *float32, key *uint64, threshold *uint32, inv *float32, first, n, w int)
@@ -118,14 +126,6 @@ type Strip struct {
 	//
 	// k is packed by PackK; s has tiles*Panel rows.
 	Score func(s, max, k, q *float32, dk, tiles int)
-	// Softmax turns n rows of logits into probabilities, in place, and takes
-	// them into the state of the lanes. max is the greatest logit of the tile:
-	//
-	//	M = max(m, max); alpha = exp2((m-M)*unit); p = exp2((s-M)*unit)
-	//	l = fma(l, alpha, sum of p over j ascending); m = M
-	//
-	// with -MaxFloat32 in place of M = -Inf inside the subtractions.
-	Softmax func(s, max, m, l, alpha *float32, n int, unit float32)
 	// Accumulate adds n keys to o [tiles*Panel][w]:
 	//
 	//	o[c][r] = o*alpha[r], then fma chain over j ascending of v[j][c]*p[j][r]
