@@ -1,3 +1,5 @@
+//go:build purego || noasm || !amd64
+
 package attention
 
 import "github.com/seed-091431b3/attention/kernel"

@@ -9,10 +9,10 @@ import (
 	"github.com/mmcloughlin/avo/printer"
 )
 
-// Generate compiles what c declares and writes base+".s" and base+"_stubs.go"
-// for package pkg, naming generator, the folder of the generating command, in
-// their headers. Nothing is written if anything fails.
-func Generate(c *build.Context, base, pkg, generator string) error {
+// Generate compiles what c declares and writes it as assembly and Go stubs of
+// package pkg. Command, which makes the files, stands in their headers. Nothing
+// is written if anything fails.
+func Generate(c *build.Context, asmPath, stubsPath, pkg, command string) error {
 	file, err := c.Result()
 	if err != nil {
 		return err
@@ -20,7 +20,7 @@ func Generate(c *build.Context, base, pkg, generator string) error {
 	if err := pass.Compile.Execute(file); err != nil {
 		return err
 	}
-	cfg := printer.Config{Pkg: pkg, Argv: []string{"go generate (" + generator + ")"}}
+	cfg := printer.Config{Pkg: pkg, Argv: []string{command}}
 	assembly, err := printer.NewGoAsm(cfg).Print(file)
 	if err != nil {
 		return err
@@ -29,8 +29,8 @@ func Generate(c *build.Context, base, pkg, generator string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(base+".s", assembly, 0o644); err != nil {
+	if err := os.WriteFile(asmPath, assembly, 0o644); err != nil {
 		return err
 	}
-	return os.WriteFile(base+"_stubs.go", stubs, 0o644)
+	return os.WriteFile(stubsPath, stubs, 0o644)
 }

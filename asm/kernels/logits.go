@@ -1,0 +1,169 @@
+package main
+
+import (
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// scores is the frame of the passes over a score tile: they visit the columns,
+// and in each the rows, and leave the column's maximum in max.
+type scores struct {
+	rows, w  reg.GPVirtual
+	x, max   reg.VecPhysical
+	negative reg.VecPhysical // -Inf
+}
+
+// newScores loads what the frame needs; w is in bytes from here on.
+func (g *gen) newScores() *scores {
+	f := &scores{rows: g.arg("n"), w: g.rowBytes(g.arg("w"))}
+	f.x, f.max = g.vec(), g.vec()
+	f.negative = g.broadcastBits(0xFF800000)
+	return f
+}
+
+// each runs column at the start of every column, then row for each of its rows,
+// which must leave the new score in f.x; ptr points to the old one.
+func (g *gen) each(f *scores, s, mx reg.GPVirtual, column func(offset reg.GPVirtual), row func(ptr reg.GPVirtual)) {
+	g.columns(f.w, func(offset reg.GPVirtual) {
+		ptr, n := g.GP64(), g.GP64()
+		g.LEAQ(operand.Mem{Base: s, Index: offset, Scale: 1}, ptr)
+		g.MOVQ(f.rows, n)
+		g.VMOVAPS(f.negative, f.max)
+		column(offset)
+		g.unrolled(n, 2, func(int) {
+			row(ptr)
+			g.VMAXPS(f.max, f.x, f.max)
+			g.VMOVUPS(f.x, at(ptr, 0))
+			g.ADDQ(f.w, ptr)
+		}, func(int) {})
+		g.VMOVUPS(f.max, operand.Mem{Base: mx, Index: offset, Scale: 1})
+	})
+}
+
+// bias emits Ops.Bias.
+func (g *gen) bias() {
+	g.function("bias"+g.name, "s, max, bias *float32, n, w int, mul float32", "is Ops.Bias; works like biasGeneric.")
+	s, mx, bias := g.arg("s"), g.arg("max"), g.arg("bias")
+	f := g.newScores()
+	mul := g.broadcastArg("mul")
+	b := g.GP64()
+	g.each(f, s, mx, func(offset reg.GPVirtual) {
+		g.LEAQ(operand.Mem{Base: bias, Index: offset, Scale: 1}, b)
+	}, func(ptr reg.GPVirtual) {
+		g.VMOVUPS(at(ptr, 0), f.x)
+		g.VFMADD213PS(at(b, 0), mul, f.x)
+		g.ADDQ(f.w, b)
+	})
+	g.end()
+}
+
+// alibi emits Ops.ALiBi.
+func (g *gen) alibi() {
+	g.function("alibi"+g.name, "s, max, slope *float32, pos *int32, n, w int, mul float32",
+		"is Ops.ALiBi; works like alibiGeneric.")
+	s, mx, slope, pos := g.arg("s"), g.arg("max"), g.arg("slope"), g.arg("pos")
+	f := g.newScores()
+	mul := g.broadcastArg("mul")
+	minusOne := g.broadcastBits(0xFFFFFFFF)
+	p, d, by := g.vec(), g.vec(), g.vec()
+	g.each(f, s, mx, func(offset reg.GPVirtual) {
+		g.VMOVUPS(operand.Mem{Base: pos, Index: offset, Scale: 1}, p)
+		g.VMOVUPS(operand.Mem{Base: slope, Index: offset, Scale: 1}, by)
+	}, func(ptr reg.GPVirtual) {
+		g.VPABSD(p, d)
+		g.VCVTDQ2PS(d, d)
+		g.VMULPS(at(ptr, 0), mul, f.x)
+		g.VFNMADD231PS(d, by, f.x)
+		g.VPADDD(minusOne, p, p)
+	})
+	g.end()
+}
+
+// tanh(x) is x·P(x²)/Q(x²); see tanhGeneric.
+var (
+	tanhP = [...]float32{1, 0.13679994642734528, 0.003868427826091647, 2.8009479137836024e-05,
+		3.058988795601181e-08, -1.2207078230186408e-11}
+	tanhQ = [...]float32{1, 0.4701332747936249, 0.027246205136179924, 0.0003938807640224695,
+		1.2875078709839727e-06}
+)
+
+const tanhLimit = 9.02
+
+// softcap emits Ops.Softcap.
+func (g *gen) softcap() {
+	g.function("softcap"+g.name, "s, max *float32, n, w int, mul, softcap float32",
+		"is Ops.Softcap; works like softcapGeneric.")
+	s, mx := g.arg("s"), g.arg("max")
+	f := g.newScores()
+	mul, softcap := g.broadcastArg("mul"), g.broadcastArg("softcap")
+	one, minusOne := g.broadcast(1), g.broadcast(-1)
+	limit, minusLimit := g.broadcast(tanhLimit), g.broadcast(-tanhLimit)
+	u, p, q := g.vec(), g.vec(), g.vec()
+	horner := func(to reg.VecPhysical, c []float32) {
+		last := len(c) - 1
+		g.VMOVUPS(g.data.float(c[last]), to)
+		for i := last - 1; i >= 0; i-- {
+			g.VFMADD213PS(g.data.float(c[i]), u, to)
+		}
+	}
+	g.each(f, s, mx, func(reg.GPVirtual) {}, func(ptr reg.GPVirtual) {
+		x := f.x
+		g.VMULPS(at(ptr, 0), mul, x)
+		g.VMINPS(x, limit, x)
+		g.VMAXPS(x, minusLimit, x)
+		g.VMULPS(x, x, u)
+		horner(p, tanhP[:])
+		horner(q, tanhQ[:])
+		g.VMULPS(p, x, x)
+		g.VDIVPS(q, x, x)
+		g.VMINPS(x, one, x)
+		g.VMAXPS(x, minusOne, x)
+		g.VMULPS(softcap, x, x)
+	})
+	g.end()
+}
+
+// mask emits Ops.Mask.
+func (g *gen) mask() {
+	g.function("mask"+g.name, "s, max *float32, words *uint32, n, w int", "is Ops.Mask; works like maskGeneric.")
+	s, mx, words := g.arg("s"), g.arg("max"), g.arg("words")
+	f := g.newScores()
+	bits, bit := g.vec(), g.vec()
+	g.columns(f.w, func(offset reg.GPVirtual) {
+		ptr, word, left := g.GP64(), g.GP64(), g.GP64()
+		g.LEAQ(operand.Mem{Base: s, Index: offset, Scale: 1}, ptr)
+		g.LEAQ(operand.Mem{Base: words, Index: offset, Scale: 1}, word)
+		g.MOVQ(f.rows, left)
+		g.VMOVAPS(f.negative, f.max)
+		next, done := g.label("word"), g.label("done")
+		g.Label(next)
+		g.TESTQ(left, left)
+		g.JZ(operand.LabelRef(done))
+		n, thirtyTwo := g.GP64(), g.GP64()
+		g.MOVQ(left, n)
+		g.MOVQ(operand.U32(32), thirtyTwo)
+		g.CMPQ(n, thirtyTwo)
+		g.CMOVQGT(thirtyTwo, n)
+		g.SUBQ(n, left)
+		g.VMOVUPS(at(word, 0), bits)
+		g.ADDQ(f.w, word)
+		g.loop(n, func() {
+			// The bit at hand goes to the sign, which is what blending asks.
+			g.VPSLLD(operand.U8(31), bits, bit)
+			g.VPSRLD(operand.U8(1), bits, bits)
+			if g.wide {
+				g.VPMOVD2M(bit, reg.K1)
+				g.VBLENDMPS(at(ptr, 0), f.negative, reg.K1, f.x)
+			} else {
+				g.VBLENDVPS(bit, at(ptr, 0), f.negative, f.x)
+			}
+			g.VMAXPS(f.max, f.x, f.max)
+			g.VMOVUPS(f.x, at(ptr, 0))
+			g.ADDQ(f.w, ptr)
+		})
+		g.JMP(operand.LabelRef(next))
+		g.Label(done)
+		g.VMOVUPS(f.max, operand.Mem{Base: mx, Index: offset, Scale: 1})
+	})
+	g.end()
+}

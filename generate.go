@@ -1,0 +1,3 @@
+package attention
+
+//go:generate go -C asm run ./kernels
