@@ -162,7 +162,10 @@ func accumulateGeneric(o, v, p, alpha *float32, words *uint32, n, step, tiles, p
 				row[r] *= a
 			}
 		}
-		vc := at(v, c/panel*step+c%panel, max(n-1, 0)*panel+1)
+		if n == 0 {
+			continue
+		}
+		vc := at(v, c/panel*step+c%panel, (n-1)*panel+1)
 		for j := range n {
 			x := vc[j*panel]
 			for r, b := range at(p, j*w, w) {
