@@ -5,7 +5,7 @@
 #include "textflag.h"
 
 // func scoreAVX2_24(s *float32, max *float32, k *float32, q *float32, dk int, tiles int)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·scoreAVX2_24(SB), $0-48
 	MOVQ  s+0(FP), AX
 	MOVQ  max+8(FP), CX
@@ -38,6 +38,7 @@ loop1:
 	JZ     done4
 
 loop3:
+	PREFETCHT0   2048(DX)
 	VMOVUPS      (R8), Y12
 	VMOVUPS      32(R8), Y13
 	VMOVUPS      64(R8), Y14
@@ -124,6 +125,7 @@ done4:
 	JZ    done6
 
 loop5:
+	PREFETCHT0   2048(DX)
 	VMOVUPS      (R8), Y12
 	VMOVUPS      32(R8), Y13
 	VMOVUPS      64(R8), Y14
@@ -188,7 +190,7 @@ done2:
 	RET
 
 // func accumulateAVX2_24(o *float32, v *float32, p *float32, alpha *float32, n int, step int, tiles int)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·accumulateAVX2_24(SB), $0-56
 	MOVQ  o+0(FP), AX
 	MOVQ  v+8(FP), CX
@@ -246,6 +248,7 @@ ready4:
 	JZ    done6
 
 loop5:
+	PREFETCHT0   2048(R9)
 	VMOVUPS      (R10), Y12
 	VMOVUPS      32(R10), Y13
 	VMOVUPS      64(R10), Y14
@@ -332,6 +335,7 @@ done6:
 	JZ    done8
 
 loop7:
+	PREFETCHT0   2048(R9)
 	VMOVUPS      (R10), Y12
 	VMOVUPS      32(R10), Y13
 	VMOVUPS      64(R10), Y14
@@ -379,7 +383,7 @@ done2:
 	RET
 
 // func scoreAVX2_16(s *float32, max *float32, k *float32, q *float32, dk int, tiles int)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·scoreAVX2_16(SB), $0-48
 	MOVQ  s+0(FP), AX
 	MOVQ  max+8(FP), CX
@@ -408,6 +412,7 @@ loop1:
 	JZ     done4
 
 loop3:
+	PREFETCHT0   2048(DX)
 	VMOVUPS      (R8), Y8
 	VMOVUPS      32(R8), Y9
 	VBROADCASTSS (DX), Y10
@@ -474,6 +479,7 @@ done4:
 	JZ    done6
 
 loop5:
+	PREFETCHT0   2048(DX)
 	VMOVUPS      (R8), Y8
 	VMOVUPS      32(R8), Y9
 	VBROADCASTSS (DX), Y10
@@ -523,7 +529,7 @@ done2:
 	RET
 
 // func accumulateAVX2_16(o *float32, v *float32, p *float32, alpha *float32, n int, step int, tiles int)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·accumulateAVX2_16(SB), $0-56
 	MOVQ  o+0(FP), AX
 	MOVQ  v+8(FP), CX
@@ -572,6 +578,7 @@ ready4:
 	JZ    done6
 
 loop5:
+	PREFETCHT0   2048(R9)
 	VMOVUPS      (R10), Y8
 	VMOVUPS      32(R10), Y9
 	VBROADCASTSS (R9), Y10
@@ -638,6 +645,7 @@ done6:
 	JZ    done8
 
 loop7:
+	PREFETCHT0   2048(R9)
 	VMOVUPS      (R10), Y8
 	VMOVUPS      32(R10), Y9
 	VBROADCASTSS (R9), Y10
@@ -676,7 +684,7 @@ done2:
 	RET
 
 // func scoreAVX2_8(s *float32, max *float32, k *float32, q *float32, dk int, tiles int)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·scoreAVX2_8(SB), $0-48
 	MOVQ  s+0(FP), AX
 	MOVQ  max+8(FP), CX
@@ -701,6 +709,7 @@ loop1:
 	JZ     done4
 
 loop3:
+	PREFETCHT0   2048(DX)
 	VMOVUPS      (R8), Y4
 	VBROADCASTSS (DX), Y5
 	VFMADD231PS  Y4, Y5, Y0
@@ -747,6 +756,7 @@ done4:
 	JZ    done6
 
 loop5:
+	PREFETCHT0   2048(DX)
 	VMOVUPS      (R8), Y4
 	VBROADCASTSS (DX), Y5
 	VFMADD231PS  Y4, Y5, Y0
@@ -781,7 +791,7 @@ done2:
 	RET
 
 // func accumulateAVX2_8(o *float32, v *float32, p *float32, alpha *float32, n int, step int, tiles int)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·accumulateAVX2_8(SB), $0-56
 	MOVQ  o+0(FP), AX
 	MOVQ  v+8(FP), CX
@@ -821,6 +831,7 @@ ready4:
 	JZ    done6
 
 loop5:
+	PREFETCHT0   2048(R9)
 	VMOVUPS      (R10), Y4
 	VBROADCASTSS (R9), Y5
 	VFMADD231PS  Y4, Y5, Y0
@@ -867,6 +878,7 @@ done6:
 	JZ    done8
 
 loop7:
+	PREFETCHT0   2048(R9)
 	VMOVUPS      (R10), Y4
 	VBROADCASTSS (R9), Y5
 	VFMADD231PS  Y4, Y5, Y0
@@ -907,118 +919,130 @@ TEXT ·softmaxAVX2(SB), $0-60
 	MOVQ         w+48(FP), R8
 	SHLQ         $0x02, R8
 	VBROADCASTSS unit+56(FP), Y0
-	VBROADCASTSS wordc2fc0000<>+0(SB), Y1
-	VBROADCASTSS word4b40007e<>+0(SB), Y2
-	VBROADCASTSS word39a61c3b<>+0(SB), Y3
-	VBROADCASTSS word80000000<>+0(SB), Y9
-	XORQ         R9, R9
+	XORQ         R13, R13
 
 column1:
-	VMOVUPS     (DX)(R9*1), Y4
-	VMOVUPS     (CX)(R9*1), Y8
-	VMAXPS      Y4, Y8, Y8
-	VMOVUPS     Y8, (DX)(R9*1)
-	VMOVUPS     wordff7fffff<>+0(SB), Y7
-	VMAXPS      Y8, Y7, Y7
-	VXORPS      Y9, Y7, Y7
-	VADDPS      Y7, Y4, Y4
-	VMULPS      Y0, Y4, Y4
-	VMAXPS      Y4, Y1, Y4
-	VADDPS      Y2, Y4, Y5
-	VSUBPS      Y2, Y5, Y6
-	VSUBPS      Y6, Y4, Y4
-	VMOVAPS     Y3, Y6
-	VFMADD213PS word3b2fdf59<>+0(SB), Y4, Y6
-	VFMADD213PS word3c9d90ea<>+0(SB), Y4, Y6
-	VFMADD213PS word3de356d4<>+0(SB), Y4, Y6
-	VFMADD213PS word3ef5fdf3<>+0(SB), Y4, Y6
-	VFMADD213PS word3fb17219<>+0(SB), Y4, Y6
-	VFMADD213PS word40000000<>+0(SB), Y4, Y6
-	VPSLLD      $0x17, Y5, Y5
-	VMULPS      Y5, Y6, Y6
-	VMOVUPS     Y6, (SI)(R9*1)
-	VXORPS      Y8, Y8, Y8
-	LEAQ        (AX)(R9*1), R10
+	VMOVUPS     (DX)(R13*1), Y3
+	VMOVUPS     (CX)(R13*1), Y2
+	VMAXPS      Y3, Y2, Y2
+	VMOVUPS     Y2, (DX)(R13*1)
+	VMOVUPS     wordff7fffff<>+0(SB), Y1
+	VMAXPS      Y2, Y1, Y1
+	VXORPS      word80000000<>+0(SB), Y1, Y1
+	VADDPS      Y1, Y3, Y3
+	VMULPS      Y0, Y3, Y3
+	VMOVUPS     wordc2fc0000<>+0(SB), Y15
+	VMAXPS      Y3, Y15, Y3
+	VMOVUPS     word4b40007e<>+0(SB), Y15
+	VADDPS      Y15, Y3, Y7
+	VSUBPS      Y15, Y7, Y11
+	VSUBPS      Y11, Y3, Y3
+	VMOVUPS     word39a61c3b<>+0(SB), Y15
+	VMOVAPS     Y15, Y11
+	VMOVUPS     word3b2fdf59<>+0(SB), Y15
+	VFMADD213PS Y15, Y3, Y11
+	VMOVUPS     word3c9d90ea<>+0(SB), Y15
+	VFMADD213PS Y15, Y3, Y11
+	VMOVUPS     word3de356d4<>+0(SB), Y15
+	VFMADD213PS Y15, Y3, Y11
+	VMOVUPS     word3ef5fdf3<>+0(SB), Y15
+	VFMADD213PS Y15, Y3, Y11
+	VMOVUPS     word3fb17219<>+0(SB), Y15
+	VFMADD213PS Y15, Y3, Y11
+	VMOVUPS     word40000000<>+0(SB), Y15
+	VFMADD213PS Y15, Y3, Y11
+	VPSLLD      $0x17, Y7, Y7
+	VMULPS      Y7, Y11, Y11
+	VMOVUPS     Y11, (SI)(R13*1)
+	VXORPS      Y2, Y2, Y2
+	LEAQ        (AX)(R13*1), R9
 	MOVQ        DI, R11
-	MOVQ        R11, R12
+	MOVQ        DI, R12
 	ANDQ        $0x03, R12
 	SHRQ        $0x02, R11
 	TESTQ       R11, R11
 	JZ          done3
 
 loop2:
-	VADDPS      (R10), Y7, Y4
+	LEAQ        (R9)(R8*2), R10
+	VADDPS      (R9), Y1, Y3
+	VADDPS      (R9)(R8*1), Y1, Y4
+	VADDPS      (R9)(R8*2), Y1, Y5
+	VADDPS      (R10)(R8*1), Y1, Y6
+	VMULPS      Y0, Y3, Y3
 	VMULPS      Y0, Y4, Y4
-	VMAXPS      Y4, Y1, Y4
-	VADDPS      Y2, Y4, Y5
-	VSUBPS      Y2, Y5, Y6
-	VSUBPS      Y6, Y4, Y4
-	VMOVAPS     Y3, Y6
-	VFMADD213PS word3b2fdf59<>+0(SB), Y4, Y6
-	VFMADD213PS word3c9d90ea<>+0(SB), Y4, Y6
-	VFMADD213PS word3de356d4<>+0(SB), Y4, Y6
-	VFMADD213PS word3ef5fdf3<>+0(SB), Y4, Y6
-	VFMADD213PS word3fb17219<>+0(SB), Y4, Y6
-	VFMADD213PS word40000000<>+0(SB), Y4, Y6
-	VPSLLD      $0x17, Y5, Y5
-	VMULPS      Y5, Y6, Y6
-	VMOVUPS     Y6, (R10)
-	VADDPS      Y6, Y8, Y8
-	ADDQ        R8, R10
-	VADDPS      (R10), Y7, Y4
-	VMULPS      Y0, Y4, Y4
-	VMAXPS      Y4, Y1, Y4
-	VADDPS      Y2, Y4, Y5
-	VSUBPS      Y2, Y5, Y6
-	VSUBPS      Y6, Y4, Y4
-	VMOVAPS     Y3, Y6
-	VFMADD213PS word3b2fdf59<>+0(SB), Y4, Y6
-	VFMADD213PS word3c9d90ea<>+0(SB), Y4, Y6
-	VFMADD213PS word3de356d4<>+0(SB), Y4, Y6
-	VFMADD213PS word3ef5fdf3<>+0(SB), Y4, Y6
-	VFMADD213PS word3fb17219<>+0(SB), Y4, Y6
-	VFMADD213PS word40000000<>+0(SB), Y4, Y6
-	VPSLLD      $0x17, Y5, Y5
-	VMULPS      Y5, Y6, Y6
-	VMOVUPS     Y6, (R10)
-	VADDPS      Y6, Y8, Y8
-	ADDQ        R8, R10
-	VADDPS      (R10), Y7, Y4
-	VMULPS      Y0, Y4, Y4
-	VMAXPS      Y4, Y1, Y4
-	VADDPS      Y2, Y4, Y5
-	VSUBPS      Y2, Y5, Y6
-	VSUBPS      Y6, Y4, Y4
-	VMOVAPS     Y3, Y6
-	VFMADD213PS word3b2fdf59<>+0(SB), Y4, Y6
-	VFMADD213PS word3c9d90ea<>+0(SB), Y4, Y6
-	VFMADD213PS word3de356d4<>+0(SB), Y4, Y6
-	VFMADD213PS word3ef5fdf3<>+0(SB), Y4, Y6
-	VFMADD213PS word3fb17219<>+0(SB), Y4, Y6
-	VFMADD213PS word40000000<>+0(SB), Y4, Y6
-	VPSLLD      $0x17, Y5, Y5
-	VMULPS      Y5, Y6, Y6
-	VMOVUPS     Y6, (R10)
-	VADDPS      Y6, Y8, Y8
-	ADDQ        R8, R10
-	VADDPS      (R10), Y7, Y4
-	VMULPS      Y0, Y4, Y4
-	VMAXPS      Y4, Y1, Y4
-	VADDPS      Y2, Y4, Y5
-	VSUBPS      Y2, Y5, Y6
-	VSUBPS      Y6, Y4, Y4
-	VMOVAPS     Y3, Y6
-	VFMADD213PS word3b2fdf59<>+0(SB), Y4, Y6
-	VFMADD213PS word3c9d90ea<>+0(SB), Y4, Y6
-	VFMADD213PS word3de356d4<>+0(SB), Y4, Y6
-	VFMADD213PS word3ef5fdf3<>+0(SB), Y4, Y6
-	VFMADD213PS word3fb17219<>+0(SB), Y4, Y6
-	VFMADD213PS word40000000<>+0(SB), Y4, Y6
-	VPSLLD      $0x17, Y5, Y5
-	VMULPS      Y5, Y6, Y6
-	VMOVUPS     Y6, (R10)
-	VADDPS      Y6, Y8, Y8
-	ADDQ        R8, R10
+	VMULPS      Y0, Y5, Y5
+	VMULPS      Y0, Y6, Y6
+	VMOVUPS     wordc2fc0000<>+0(SB), Y15
+	VMAXPS      Y3, Y15, Y3
+	VMAXPS      Y4, Y15, Y4
+	VMAXPS      Y5, Y15, Y5
+	VMAXPS      Y6, Y15, Y6
+	VMOVUPS     word4b40007e<>+0(SB), Y15
+	VADDPS      Y15, Y3, Y7
+	VADDPS      Y15, Y4, Y8
+	VADDPS      Y15, Y5, Y9
+	VADDPS      Y15, Y6, Y10
+	VSUBPS      Y15, Y7, Y11
+	VSUBPS      Y15, Y8, Y12
+	VSUBPS      Y15, Y9, Y13
+	VSUBPS      Y15, Y10, Y14
+	VSUBPS      Y11, Y3, Y3
+	VSUBPS      Y12, Y4, Y4
+	VSUBPS      Y13, Y5, Y5
+	VSUBPS      Y14, Y6, Y6
+	VMOVUPS     word39a61c3b<>+0(SB), Y15
+	VMOVAPS     Y15, Y11
+	VMOVAPS     Y15, Y12
+	VMOVAPS     Y15, Y13
+	VMOVAPS     Y15, Y14
+	VMOVUPS     word3b2fdf59<>+0(SB), Y15
+	VFMADD213PS Y15, Y3, Y11
+	VFMADD213PS Y15, Y4, Y12
+	VFMADD213PS Y15, Y5, Y13
+	VFMADD213PS Y15, Y6, Y14
+	VMOVUPS     word3c9d90ea<>+0(SB), Y15
+	VFMADD213PS Y15, Y3, Y11
+	VFMADD213PS Y15, Y4, Y12
+	VFMADD213PS Y15, Y5, Y13
+	VFMADD213PS Y15, Y6, Y14
+	VMOVUPS     word3de356d4<>+0(SB), Y15
+	VFMADD213PS Y15, Y3, Y11
+	VFMADD213PS Y15, Y4, Y12
+	VFMADD213PS Y15, Y5, Y13
+	VFMADD213PS Y15, Y6, Y14
+	VMOVUPS     word3ef5fdf3<>+0(SB), Y15
+	VFMADD213PS Y15, Y3, Y11
+	VFMADD213PS Y15, Y4, Y12
+	VFMADD213PS Y15, Y5, Y13
+	VFMADD213PS Y15, Y6, Y14
+	VMOVUPS     word3fb17219<>+0(SB), Y15
+	VFMADD213PS Y15, Y3, Y11
+	VFMADD213PS Y15, Y4, Y12
+	VFMADD213PS Y15, Y5, Y13
+	VFMADD213PS Y15, Y6, Y14
+	VMOVUPS     word40000000<>+0(SB), Y15
+	VFMADD213PS Y15, Y3, Y11
+	VFMADD213PS Y15, Y4, Y12
+	VFMADD213PS Y15, Y5, Y13
+	VFMADD213PS Y15, Y6, Y14
+	VPSLLD      $0x17, Y7, Y7
+	VPSLLD      $0x17, Y8, Y8
+	VPSLLD      $0x17, Y9, Y9
+	VPSLLD      $0x17, Y10, Y10
+	VMULPS      Y7, Y11, Y11
+	VMULPS      Y8, Y12, Y12
+	VMULPS      Y9, Y13, Y13
+	VMULPS      Y10, Y14, Y14
+	VMOVUPS     Y11, (R9)
+	VADDPS      Y11, Y2, Y2
+	VMOVUPS     Y12, (R9)(R8*1)
+	VADDPS      Y12, Y2, Y2
+	VMOVUPS     Y13, (R9)(R8*2)
+	VADDPS      Y13, Y2, Y2
+	VMOVUPS     Y14, (R10)(R8*1)
+	VADDPS      Y14, Y2, Y2
+	LEAQ        (R9)(R8*4), R9
 	DECQ        R11
 	JNZ         loop2
 
@@ -1027,36 +1051,81 @@ done3:
 	JZ    done5
 
 loop4:
-	VADDPS      (R10), Y7, Y4
-	VMULPS      Y0, Y4, Y4
-	VMAXPS      Y4, Y1, Y4
-	VADDPS      Y2, Y4, Y5
-	VSUBPS      Y2, Y5, Y6
-	VSUBPS      Y6, Y4, Y4
-	VMOVAPS     Y3, Y6
-	VFMADD213PS word3b2fdf59<>+0(SB), Y4, Y6
-	VFMADD213PS word3c9d90ea<>+0(SB), Y4, Y6
-	VFMADD213PS word3de356d4<>+0(SB), Y4, Y6
-	VFMADD213PS word3ef5fdf3<>+0(SB), Y4, Y6
-	VFMADD213PS word3fb17219<>+0(SB), Y4, Y6
-	VFMADD213PS word40000000<>+0(SB), Y4, Y6
-	VPSLLD      $0x17, Y5, Y5
-	VMULPS      Y5, Y6, Y6
-	VMOVUPS     Y6, (R10)
-	VADDPS      Y6, Y8, Y8
-	ADDQ        R8, R10
+	VADDPS      (R9), Y1, Y3
+	VMULPS      Y0, Y3, Y3
+	VMOVUPS     wordc2fc0000<>+0(SB), Y15
+	VMAXPS      Y3, Y15, Y3
+	VMOVUPS     word4b40007e<>+0(SB), Y15
+	VADDPS      Y15, Y3, Y7
+	VSUBPS      Y15, Y7, Y11
+	VSUBPS      Y11, Y3, Y3
+	VMOVUPS     word39a61c3b<>+0(SB), Y15
+	VMOVAPS     Y15, Y11
+	VMOVUPS     word3b2fdf59<>+0(SB), Y15
+	VFMADD213PS Y15, Y3, Y11
+	VMOVUPS     word3c9d90ea<>+0(SB), Y15
+	VFMADD213PS Y15, Y3, Y11
+	VMOVUPS     word3de356d4<>+0(SB), Y15
+	VFMADD213PS Y15, Y3, Y11
+	VMOVUPS     word3ef5fdf3<>+0(SB), Y15
+	VFMADD213PS Y15, Y3, Y11
+	VMOVUPS     word3fb17219<>+0(SB), Y15
+	VFMADD213PS Y15, Y3, Y11
+	VMOVUPS     word40000000<>+0(SB), Y15
+	VFMADD213PS Y15, Y3, Y11
+	VPSLLD      $0x17, Y7, Y7
+	VMULPS      Y7, Y11, Y11
+	VMOVUPS     Y11, (R9)
+	VADDPS      Y11, Y2, Y2
+	ADDQ        R8, R9
 	DECQ        R12
 	JNZ         loop4
 
 done5:
-	VMOVUPS     (BX)(R9*1), Y4
-	VFMADD132PS (SI)(R9*1), Y8, Y4
-	VMOVUPS     Y4, (BX)(R9*1)
-	ADDQ        $0x20, R9
-	CMPQ        R9, R8
+	VMOVUPS     (BX)(R13*1), Y3
+	VFMADD132PS (SI)(R13*1), Y2, Y3
+	VMOVUPS     Y3, (BX)(R13*1)
+	ADDQ        $0x20, R13
+	CMPQ        R13, R8
 	JB          column1
 	VZEROUPPER
 	RET
+
+DATA wordff7fffff<>+0(SB)/4, $0xff7fffff
+DATA wordff7fffff<>+4(SB)/4, $0xff7fffff
+DATA wordff7fffff<>+8(SB)/4, $0xff7fffff
+DATA wordff7fffff<>+12(SB)/4, $0xff7fffff
+DATA wordff7fffff<>+16(SB)/4, $0xff7fffff
+DATA wordff7fffff<>+20(SB)/4, $0xff7fffff
+DATA wordff7fffff<>+24(SB)/4, $0xff7fffff
+DATA wordff7fffff<>+28(SB)/4, $0xff7fffff
+DATA wordff7fffff<>+32(SB)/4, $0xff7fffff
+DATA wordff7fffff<>+36(SB)/4, $0xff7fffff
+DATA wordff7fffff<>+40(SB)/4, $0xff7fffff
+DATA wordff7fffff<>+44(SB)/4, $0xff7fffff
+DATA wordff7fffff<>+48(SB)/4, $0xff7fffff
+DATA wordff7fffff<>+52(SB)/4, $0xff7fffff
+DATA wordff7fffff<>+56(SB)/4, $0xff7fffff
+DATA wordff7fffff<>+60(SB)/4, $0xff7fffff
+GLOBL wordff7fffff<>(SB), RODATA|NOPTR, $64
+
+DATA word80000000<>+0(SB)/4, $0x80000000
+DATA word80000000<>+4(SB)/4, $0x80000000
+DATA word80000000<>+8(SB)/4, $0x80000000
+DATA word80000000<>+12(SB)/4, $0x80000000
+DATA word80000000<>+16(SB)/4, $0x80000000
+DATA word80000000<>+20(SB)/4, $0x80000000
+DATA word80000000<>+24(SB)/4, $0x80000000
+DATA word80000000<>+28(SB)/4, $0x80000000
+DATA word80000000<>+32(SB)/4, $0x80000000
+DATA word80000000<>+36(SB)/4, $0x80000000
+DATA word80000000<>+40(SB)/4, $0x80000000
+DATA word80000000<>+44(SB)/4, $0x80000000
+DATA word80000000<>+48(SB)/4, $0x80000000
+DATA word80000000<>+52(SB)/4, $0x80000000
+DATA word80000000<>+56(SB)/4, $0x80000000
+DATA word80000000<>+60(SB)/4, $0x80000000
+GLOBL word80000000<>(SB), RODATA|NOPTR, $64
 
 DATA wordc2fc0000<>+0(SB)/4, $0xc2fc0000
 DATA wordc2fc0000<>+4(SB)/4, $0xc2fc0000
@@ -1111,42 +1180,6 @@ DATA word39a61c3b<>+52(SB)/4, $0x39a61c3b
 DATA word39a61c3b<>+56(SB)/4, $0x39a61c3b
 DATA word39a61c3b<>+60(SB)/4, $0x39a61c3b
 GLOBL word39a61c3b<>(SB), RODATA|NOPTR, $64
-
-DATA wordff7fffff<>+0(SB)/4, $0xff7fffff
-DATA wordff7fffff<>+4(SB)/4, $0xff7fffff
-DATA wordff7fffff<>+8(SB)/4, $0xff7fffff
-DATA wordff7fffff<>+12(SB)/4, $0xff7fffff
-DATA wordff7fffff<>+16(SB)/4, $0xff7fffff
-DATA wordff7fffff<>+20(SB)/4, $0xff7fffff
-DATA wordff7fffff<>+24(SB)/4, $0xff7fffff
-DATA wordff7fffff<>+28(SB)/4, $0xff7fffff
-DATA wordff7fffff<>+32(SB)/4, $0xff7fffff
-DATA wordff7fffff<>+36(SB)/4, $0xff7fffff
-DATA wordff7fffff<>+40(SB)/4, $0xff7fffff
-DATA wordff7fffff<>+44(SB)/4, $0xff7fffff
-DATA wordff7fffff<>+48(SB)/4, $0xff7fffff
-DATA wordff7fffff<>+52(SB)/4, $0xff7fffff
-DATA wordff7fffff<>+56(SB)/4, $0xff7fffff
-DATA wordff7fffff<>+60(SB)/4, $0xff7fffff
-GLOBL wordff7fffff<>(SB), RODATA|NOPTR, $64
-
-DATA word80000000<>+0(SB)/4, $0x80000000
-DATA word80000000<>+4(SB)/4, $0x80000000
-DATA word80000000<>+8(SB)/4, $0x80000000
-DATA word80000000<>+12(SB)/4, $0x80000000
-DATA word80000000<>+16(SB)/4, $0x80000000
-DATA word80000000<>+20(SB)/4, $0x80000000
-DATA word80000000<>+24(SB)/4, $0x80000000
-DATA word80000000<>+28(SB)/4, $0x80000000
-DATA word80000000<>+32(SB)/4, $0x80000000
-DATA word80000000<>+36(SB)/4, $0x80000000
-DATA word80000000<>+40(SB)/4, $0x80000000
-DATA word80000000<>+44(SB)/4, $0x80000000
-DATA word80000000<>+48(SB)/4, $0x80000000
-DATA word80000000<>+52(SB)/4, $0x80000000
-DATA word80000000<>+56(SB)/4, $0x80000000
-DATA word80000000<>+60(SB)/4, $0x80000000
-GLOBL word80000000<>(SB), RODATA|NOPTR, $64
 
 DATA word3b2fdf59<>+0(SB)/4, $0x3b2fdf59
 DATA word3b2fdf59<>+4(SB)/4, $0x3b2fdf59
@@ -1269,56 +1302,59 @@ TEXT ·foldAVX2(SB), $0-68
 	MOVQ         w+56(FP), R9
 	SHLQ         $0x02, R9
 	VBROADCASTSS unit+64(FP), Y0
-	VBROADCASTSS wordc2fc0000<>+0(SB), Y1
-	VBROADCASTSS word4b40007e<>+0(SB), Y2
-	VBROADCASTSS word39a61c3b<>+0(SB), Y3
-	VBROADCASTSS word80000000<>+0(SB), Y10
 	XORQ         R10, R10
 
 column1:
-	VMOVUPS     (SI)(R10*1), Y9
-	VMOVUPS     (CX)(R10*1), Y4
-	VMAXPS      Y4, Y9, Y9
-	VMOVUPS     wordff7fffff<>+0(SB), Y7
-	VMAXPS      Y9, Y7, Y7
-	VXORPS      Y10, Y7, Y7
-	VADDPS      Y7, Y4, Y4
+	VMOVUPS     (CX)(R10*1), Y1
+	VMOVUPS     (SI)(R10*1), Y2
+	VMAXPS      Y1, Y2, Y9
 	VMOVUPS     Y9, (CX)(R10*1)
-	VMULPS      Y0, Y4, Y4
-	VMAXPS      Y4, Y1, Y4
-	VADDPS      Y2, Y4, Y5
-	VSUBPS      Y2, Y5, Y6
-	VSUBPS      Y6, Y4, Y4
-	VMOVAPS     Y3, Y6
-	VFMADD213PS word3b2fdf59<>+0(SB), Y4, Y6
-	VFMADD213PS word3c9d90ea<>+0(SB), Y4, Y6
-	VFMADD213PS word3de356d4<>+0(SB), Y4, Y6
-	VFMADD213PS word3ef5fdf3<>+0(SB), Y4, Y6
-	VFMADD213PS word3fb17219<>+0(SB), Y4, Y6
-	VFMADD213PS word40000000<>+0(SB), Y4, Y6
-	VPSLLD      $0x17, Y5, Y5
-	VMULPS      Y5, Y6, Y6
-	VMOVAPS     Y6, Y8
-	VADDPS      (SI)(R10*1), Y7, Y4
-	VMULPS      Y0, Y4, Y4
-	VMAXPS      Y4, Y1, Y4
-	VADDPS      Y2, Y4, Y5
-	VSUBPS      Y2, Y5, Y6
-	VSUBPS      Y6, Y4, Y4
-	VMOVAPS     Y3, Y6
-	VFMADD213PS word3b2fdf59<>+0(SB), Y4, Y6
-	VFMADD213PS word3c9d90ea<>+0(SB), Y4, Y6
-	VFMADD213PS word3de356d4<>+0(SB), Y4, Y6
-	VFMADD213PS word3ef5fdf3<>+0(SB), Y4, Y6
-	VFMADD213PS word3fb17219<>+0(SB), Y4, Y6
-	VFMADD213PS word40000000<>+0(SB), Y4, Y6
-	VPSLLD      $0x17, Y5, Y5
-	VMULPS      Y5, Y6, Y6
-	VMOVAPS     Y6, Y9
-	VMULPS      (DI)(R10*1), Y9, Y4
-	VMOVUPS     (DX)(R10*1), Y6
-	VFMADD213PS Y4, Y8, Y6
-	VMOVUPS     Y6, (DX)(R10*1)
+	VMOVUPS     wordff7fffff<>+0(SB), Y8
+	VMAXPS      Y9, Y8, Y8
+	VXORPS      word80000000<>+0(SB), Y8, Y8
+	VADDPS      Y8, Y1, Y1
+	VMULPS      Y0, Y1, Y1
+	VADDPS      Y8, Y2, Y2
+	VMULPS      Y0, Y2, Y2
+	VMOVUPS     wordc2fc0000<>+0(SB), Y7
+	VMAXPS      Y1, Y7, Y1
+	VMAXPS      Y2, Y7, Y2
+	VMOVUPS     word4b40007e<>+0(SB), Y7
+	VADDPS      Y7, Y1, Y3
+	VADDPS      Y7, Y2, Y4
+	VSUBPS      Y7, Y3, Y5
+	VSUBPS      Y7, Y4, Y6
+	VSUBPS      Y5, Y1, Y1
+	VSUBPS      Y6, Y2, Y2
+	VMOVUPS     word39a61c3b<>+0(SB), Y7
+	VMOVAPS     Y7, Y5
+	VMOVAPS     Y7, Y6
+	VMOVUPS     word3b2fdf59<>+0(SB), Y7
+	VFMADD213PS Y7, Y1, Y5
+	VFMADD213PS Y7, Y2, Y6
+	VMOVUPS     word3c9d90ea<>+0(SB), Y7
+	VFMADD213PS Y7, Y1, Y5
+	VFMADD213PS Y7, Y2, Y6
+	VMOVUPS     word3de356d4<>+0(SB), Y7
+	VFMADD213PS Y7, Y1, Y5
+	VFMADD213PS Y7, Y2, Y6
+	VMOVUPS     word3ef5fdf3<>+0(SB), Y7
+	VFMADD213PS Y7, Y1, Y5
+	VFMADD213PS Y7, Y2, Y6
+	VMOVUPS     word3fb17219<>+0(SB), Y7
+	VFMADD213PS Y7, Y1, Y5
+	VFMADD213PS Y7, Y2, Y6
+	VMOVUPS     word40000000<>+0(SB), Y7
+	VFMADD213PS Y7, Y1, Y5
+	VFMADD213PS Y7, Y2, Y6
+	VPSLLD      $0x17, Y3, Y3
+	VPSLLD      $0x17, Y4, Y4
+	VMULPS      Y3, Y5, Y5
+	VMULPS      Y4, Y6, Y6
+	VMULPS      (DI)(R10*1), Y6, Y1
+	VMOVUPS     (DX)(R10*1), Y2
+	VFMADD213PS Y1, Y5, Y2
+	VMOVUPS     Y2, (DX)(R10*1)
 	LEAQ        (AX)(R10*1), R11
 	LEAQ        (BX)(R10*1), R12
 	MOVQ        R8, R13
@@ -1326,10 +1362,10 @@ column1:
 	JZ          done3
 
 loop2:
-	VMULPS      (R12), Y9, Y4
-	VMOVUPS     (R11), Y6
-	VFMADD213PS Y4, Y8, Y6
-	VMOVUPS     Y6, (R11)
+	VMULPS      (R12), Y6, Y1
+	VMOVUPS     (R11), Y2
+	VFMADD213PS Y1, Y5, Y2
+	VMOVUPS     Y2, (R11)
 	ADDQ        R9, R11
 	ADDQ        R9, R12
 	DECQ        R13
@@ -2453,7 +2489,7 @@ done2:
 	RET
 
 // func scoreAVX512_48(s *float32, max *float32, k *float32, q *float32, dk int, tiles int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·scoreAVX512_48(SB), $0-48
 	MOVQ  s+0(FP), AX
 	MOVQ  max+8(FP), CX
@@ -2498,6 +2534,7 @@ loop1:
 	JZ     done4
 
 loop3:
+	PREFETCHT0   2048(DX)
 	VMOVUPS      (R8), Z24
 	VMOVUPS      64(R8), Z25
 	VMOVUPS      128(R8), Z26
@@ -2568,6 +2605,7 @@ loop3:
 	VFMADD231PS  Z24, Z30, Z21
 	VFMADD231PS  Z25, Z30, Z22
 	VFMADD231PS  Z26, Z30, Z23
+	PREFETCHT0   2112(DX)
 	VMOVUPS      384(R8), Z24
 	VMOVUPS      448(R8), Z25
 	VMOVUPS      512(R8), Z26
@@ -2648,6 +2686,7 @@ done4:
 	JZ    done6
 
 loop5:
+	PREFETCHT0   2048(DX)
 	VMOVUPS      (R8), Z24
 	VMOVUPS      64(R8), Z25
 	VMOVUPS      128(R8), Z26
@@ -2752,7 +2791,7 @@ done2:
 	RET
 
 // func accumulateAVX512_48(o *float32, v *float32, p *float32, alpha *float32, n int, step int, tiles int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·accumulateAVX512_48(SB), $0-56
 	MOVQ  o+0(FP), AX
 	MOVQ  v+8(FP), CX
@@ -2834,6 +2873,7 @@ ready4:
 	JZ    done6
 
 loop5:
+	PREFETCHT0   2048(R9)
 	VMOVUPS      (R10), Z24
 	VMOVUPS      64(R10), Z25
 	VMOVUPS      128(R10), Z26
@@ -2904,6 +2944,7 @@ loop5:
 	VFMADD231PS  Z24, Z30, Z21
 	VFMADD231PS  Z25, Z30, Z22
 	VFMADD231PS  Z26, Z30, Z23
+	PREFETCHT0   2112(R9)
 	VMOVUPS      384(R10), Z24
 	VMOVUPS      448(R10), Z25
 	VMOVUPS      512(R10), Z26
@@ -2984,6 +3025,7 @@ done6:
 	JZ    done8
 
 loop7:
+	PREFETCHT0   2048(R9)
 	VMOVUPS      (R10), Z24
 	VMOVUPS      64(R10), Z25
 	VMOVUPS      128(R10), Z26
@@ -3059,7 +3101,7 @@ done2:
 	RET
 
 // func scoreAVX512_32(s *float32, max *float32, k *float32, q *float32, dk int, tiles int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·scoreAVX512_32(SB), $0-48
 	MOVQ  s+0(FP), AX
 	MOVQ  max+8(FP), CX
@@ -3096,6 +3138,7 @@ loop1:
 	JZ     done4
 
 loop3:
+	PREFETCHT0   2048(DX)
 	VMOVUPS      (R8), Z16
 	VMOVUPS      64(R8), Z17
 	VBROADCASTSS (DX), Z18
@@ -3148,6 +3191,7 @@ loop3:
 	VBROADCASTSS 60(DX), Z21
 	VFMADD231PS  Z16, Z21, Z14
 	VFMADD231PS  Z17, Z21, Z15
+	PREFETCHT0   2112(DX)
 	VMOVUPS      256(R8), Z16
 	VMOVUPS      320(R8), Z17
 	VBROADCASTSS 64(DX), Z18
@@ -3210,6 +3254,7 @@ done4:
 	JZ    done6
 
 loop5:
+	PREFETCHT0   2048(DX)
 	VMOVUPS      (R8), Z16
 	VMOVUPS      64(R8), Z17
 	VBROADCASTSS (DX), Z18
@@ -3287,7 +3332,7 @@ done2:
 	RET
 
 // func accumulateAVX512_32(o *float32, v *float32, p *float32, alpha *float32, n int, step int, tiles int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·accumulateAVX512_32(SB), $0-56
 	MOVQ  o+0(FP), AX
 	MOVQ  v+8(FP), CX
@@ -3352,6 +3397,7 @@ ready4:
 	JZ    done6
 
 loop5:
+	PREFETCHT0   2048(R9)
 	VMOVUPS      (R10), Z16
 	VMOVUPS      64(R10), Z17
 	VBROADCASTSS (R9), Z18
@@ -3404,6 +3450,7 @@ loop5:
 	VBROADCASTSS 60(R9), Z21
 	VFMADD231PS  Z16, Z21, Z14
 	VFMADD231PS  Z17, Z21, Z15
+	PREFETCHT0   2112(R9)
 	VMOVUPS      256(R10), Z16
 	VMOVUPS      320(R10), Z17
 	VBROADCASTSS 64(R9), Z18
@@ -3466,6 +3513,7 @@ done6:
 	JZ    done8
 
 loop7:
+	PREFETCHT0   2048(R9)
 	VMOVUPS      (R10), Z16
 	VMOVUPS      64(R10), Z17
 	VBROADCASTSS (R9), Z18
@@ -3524,7 +3572,7 @@ done2:
 	RET
 
 // func scoreAVX512_16(s *float32, max *float32, k *float32, q *float32, dk int, tiles int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·scoreAVX512_16(SB), $0-48
 	MOVQ  s+0(FP), AX
 	MOVQ  max+8(FP), CX
@@ -3553,6 +3601,7 @@ loop1:
 	JZ     done4
 
 loop3:
+	PREFETCHT0   2048(DX)
 	VMOVUPS      (R8), Z8
 	VBROADCASTSS (DX), Z9
 	VFMADD231PS  Z8, Z9, Z0
@@ -3587,6 +3636,7 @@ loop3:
 	VFMADD231PS  Z8, Z11, Z6
 	VBROADCASTSS 60(DX), Z12
 	VFMADD231PS  Z8, Z12, Z7
+	PREFETCHT0   2112(DX)
 	VMOVUPS      128(R8), Z8
 	VBROADCASTSS 64(DX), Z9
 	VFMADD231PS  Z8, Z9, Z0
@@ -3631,6 +3681,7 @@ done4:
 	JZ    done6
 
 loop5:
+	PREFETCHT0   2048(DX)
 	VMOVUPS      (R8), Z8
 	VBROADCASTSS (DX), Z9
 	VFMADD231PS  Z8, Z9, Z0
@@ -3681,7 +3732,7 @@ done2:
 	RET
 
 // func accumulateAVX512_16(o *float32, v *float32, p *float32, alpha *float32, n int, step int, tiles int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·accumulateAVX512_16(SB), $0-56
 	MOVQ  o+0(FP), AX
 	MOVQ  v+8(FP), CX
@@ -3729,6 +3780,7 @@ ready4:
 	JZ    done6
 
 loop5:
+	PREFETCHT0   2048(R9)
 	VMOVUPS      (R10), Z8
 	VBROADCASTSS (R9), Z9
 	VFMADD231PS  Z8, Z9, Z0
@@ -3763,6 +3815,7 @@ loop5:
 	VFMADD231PS  Z8, Z11, Z6
 	VBROADCASTSS 60(R9), Z12
 	VFMADD231PS  Z8, Z12, Z7
+	PREFETCHT0   2112(R9)
 	VMOVUPS      128(R10), Z8
 	VBROADCASTSS 64(R9), Z9
 	VFMADD231PS  Z8, Z9, Z0
@@ -3807,6 +3860,7 @@ done6:
 	JZ    done8
 
 loop7:
+	PREFETCHT0   2048(R9)
 	VMOVUPS      (R10), Z8
 	VBROADCASTSS (R9), Z9
 	VFMADD231PS  Z8, Z9, Z0
@@ -3859,107 +3913,118 @@ TEXT ·softmaxAVX512(SB), $0-60
 	MOVQ         w+48(FP), R8
 	SHLQ         $0x02, R8
 	VBROADCASTSS unit+56(FP), Z0
-	VBROADCASTSS wordc2fc0000<>+0(SB), Z1
-	VBROADCASTSS word39261c3b<>+0(SB), Z2
-	VBROADCASTSS word80000000<>+0(SB), Z8
-	XORQ         R9, R9
+	XORQ         R13, R13
 
 column1:
-	VMOVUPS     (DX)(R9*1), Z3
-	VMOVUPS     (CX)(R9*1), Z7
-	VMAXPS      Z3, Z7, Z7
-	VMOVUPS     Z7, (DX)(R9*1)
-	VMOVUPS     wordff7fffff<>+0(SB), Z6
-	VMAXPS      Z7, Z6, Z6
-	VXORPS      Z8, Z6, Z6
-	VADDPS      Z6, Z3, Z3
+	VMOVUPS     (DX)(R13*1), Z3
+	VMOVUPS     (CX)(R13*1), Z2
+	VMAXPS      Z3, Z2, Z2
+	VMOVUPS     Z2, (DX)(R13*1)
+	VMOVUPS     wordff7fffff<>+0(SB), Z1
+	VMAXPS      Z2, Z1, Z1
+	VXORPS      word80000000<>+0(SB), Z1, Z1
+	VADDPS      Z1, Z3, Z3
 	VMULPS      Z0, Z3, Z3
-	VRNDSCALEPS $0x00, Z3, Z4
-	VSUBPS      Z4, Z3, Z3
-	VMOVAPS     Z2, Z5
-	VFMADD213PS word3aafdf59<>+0(SB), Z3, Z5
-	VFMADD213PS word3c1d90ea<>+0(SB), Z3, Z5
-	VFMADD213PS word3d6356d4<>+0(SB), Z3, Z5
-	VFMADD213PS word3e75fdf3<>+0(SB), Z3, Z5
-	VFMADD213PS word3f317219<>+0(SB), Z3, Z5
-	VFMADD213PS word3f800000<>+0(SB), Z3, Z5
-	VCMPPS      $0x06, Z1, Z4, K1
-	VSCALEFPS.Z Z4, Z5, K1, Z5
-	VMOVUPS     Z5, (SI)(R9*1)
-	VPXORD      Z7, Z7, Z7
-	LEAQ        (AX)(R9*1), R10
+	VMOVUPS     wordc2fc0000<>+0(SB), Z15
+	VRNDSCALEPS $0x00, Z3, Z7
+	VCMPPS      $0x06, Z15, Z7, K1
+	VSUBPS      Z7, Z3, Z3
+	VMOVUPS     word39261c3b<>+0(SB), Z15
+	VMOVAPS     Z15, Z11
+	VMOVUPS     word3aafdf59<>+0(SB), Z15
+	VFMADD213PS Z15, Z3, Z11
+	VMOVUPS     word3c1d90ea<>+0(SB), Z15
+	VFMADD213PS Z15, Z3, Z11
+	VMOVUPS     word3d6356d4<>+0(SB), Z15
+	VFMADD213PS Z15, Z3, Z11
+	VMOVUPS     word3e75fdf3<>+0(SB), Z15
+	VFMADD213PS Z15, Z3, Z11
+	VMOVUPS     word3f317219<>+0(SB), Z15
+	VFMADD213PS Z15, Z3, Z11
+	VMOVUPS     word3f800000<>+0(SB), Z15
+	VFMADD213PS Z15, Z3, Z11
+	VSCALEFPS.Z Z7, Z11, K1, Z11
+	VMOVUPS     Z11, (SI)(R13*1)
+	VPXORD      Z2, Z2, Z2
+	LEAQ        (AX)(R13*1), R9
 	MOVQ        DI, R11
-	MOVQ        R11, R12
+	MOVQ        DI, R12
 	ANDQ        $0x03, R12
 	SHRQ        $0x02, R11
 	TESTQ       R11, R11
 	JZ          done3
 
 loop2:
-	VADDPS      (R10), Z6, Z3
+	LEAQ        (R9)(R8*2), R10
+	VADDPS      (R9), Z1, Z3
+	VADDPS      (R9)(R8*1), Z1, Z4
+	VADDPS      (R9)(R8*2), Z1, Z5
+	VADDPS      (R10)(R8*1), Z1, Z6
 	VMULPS      Z0, Z3, Z3
-	VRNDSCALEPS $0x00, Z3, Z4
-	VSUBPS      Z4, Z3, Z3
-	VMOVAPS     Z2, Z5
-	VFMADD213PS word3aafdf59<>+0(SB), Z3, Z5
-	VFMADD213PS word3c1d90ea<>+0(SB), Z3, Z5
-	VFMADD213PS word3d6356d4<>+0(SB), Z3, Z5
-	VFMADD213PS word3e75fdf3<>+0(SB), Z3, Z5
-	VFMADD213PS word3f317219<>+0(SB), Z3, Z5
-	VFMADD213PS word3f800000<>+0(SB), Z3, Z5
-	VCMPPS      $0x06, Z1, Z4, K1
-	VSCALEFPS.Z Z4, Z5, K1, Z5
-	VMOVUPS     Z5, (R10)
-	VADDPS      Z5, Z7, Z7
-	ADDQ        R8, R10
-	VADDPS      (R10), Z6, Z3
-	VMULPS      Z0, Z3, Z3
-	VRNDSCALEPS $0x00, Z3, Z4
-	VSUBPS      Z4, Z3, Z3
-	VMOVAPS     Z2, Z5
-	VFMADD213PS word3aafdf59<>+0(SB), Z3, Z5
-	VFMADD213PS word3c1d90ea<>+0(SB), Z3, Z5
-	VFMADD213PS word3d6356d4<>+0(SB), Z3, Z5
-	VFMADD213PS word3e75fdf3<>+0(SB), Z3, Z5
-	VFMADD213PS word3f317219<>+0(SB), Z3, Z5
-	VFMADD213PS word3f800000<>+0(SB), Z3, Z5
-	VCMPPS      $0x06, Z1, Z4, K1
-	VSCALEFPS.Z Z4, Z5, K1, Z5
-	VMOVUPS     Z5, (R10)
-	VADDPS      Z5, Z7, Z7
-	ADDQ        R8, R10
-	VADDPS      (R10), Z6, Z3
-	VMULPS      Z0, Z3, Z3
-	VRNDSCALEPS $0x00, Z3, Z4
-	VSUBPS      Z4, Z3, Z3
-	VMOVAPS     Z2, Z5
-	VFMADD213PS word3aafdf59<>+0(SB), Z3, Z5
-	VFMADD213PS word3c1d90ea<>+0(SB), Z3, Z5
-	VFMADD213PS word3d6356d4<>+0(SB), Z3, Z5
-	VFMADD213PS word3e75fdf3<>+0(SB), Z3, Z5
-	VFMADD213PS word3f317219<>+0(SB), Z3, Z5
-	VFMADD213PS word3f800000<>+0(SB), Z3, Z5
-	VCMPPS      $0x06, Z1, Z4, K1
-	VSCALEFPS.Z Z4, Z5, K1, Z5
-	VMOVUPS     Z5, (R10)
-	VADDPS      Z5, Z7, Z7
-	ADDQ        R8, R10
-	VADDPS      (R10), Z6, Z3
-	VMULPS      Z0, Z3, Z3
-	VRNDSCALEPS $0x00, Z3, Z4
-	VSUBPS      Z4, Z3, Z3
-	VMOVAPS     Z2, Z5
-	VFMADD213PS word3aafdf59<>+0(SB), Z3, Z5
-	VFMADD213PS word3c1d90ea<>+0(SB), Z3, Z5
-	VFMADD213PS word3d6356d4<>+0(SB), Z3, Z5
-	VFMADD213PS word3e75fdf3<>+0(SB), Z3, Z5
-	VFMADD213PS word3f317219<>+0(SB), Z3, Z5
-	VFMADD213PS word3f800000<>+0(SB), Z3, Z5
-	VCMPPS      $0x06, Z1, Z4, K1
-	VSCALEFPS.Z Z4, Z5, K1, Z5
-	VMOVUPS     Z5, (R10)
-	VADDPS      Z5, Z7, Z7
-	ADDQ        R8, R10
+	VMULPS      Z0, Z4, Z4
+	VMULPS      Z0, Z5, Z5
+	VMULPS      Z0, Z6, Z6
+	VMOVUPS     wordc2fc0000<>+0(SB), Z15
+	VRNDSCALEPS $0x00, Z3, Z7
+	VRNDSCALEPS $0x00, Z4, Z8
+	VRNDSCALEPS $0x00, Z5, Z9
+	VRNDSCALEPS $0x00, Z6, Z10
+	VCMPPS      $0x06, Z15, Z7, K1
+	VCMPPS      $0x06, Z15, Z8, K2
+	VCMPPS      $0x06, Z15, Z9, K3
+	VCMPPS      $0x06, Z15, Z10, K4
+	VSUBPS      Z7, Z3, Z3
+	VSUBPS      Z8, Z4, Z4
+	VSUBPS      Z9, Z5, Z5
+	VSUBPS      Z10, Z6, Z6
+	VMOVUPS     word39261c3b<>+0(SB), Z15
+	VMOVAPS     Z15, Z11
+	VMOVAPS     Z15, Z12
+	VMOVAPS     Z15, Z13
+	VMOVAPS     Z15, Z14
+	VMOVUPS     word3aafdf59<>+0(SB), Z15
+	VFMADD213PS Z15, Z3, Z11
+	VFMADD213PS Z15, Z4, Z12
+	VFMADD213PS Z15, Z5, Z13
+	VFMADD213PS Z15, Z6, Z14
+	VMOVUPS     word3c1d90ea<>+0(SB), Z15
+	VFMADD213PS Z15, Z3, Z11
+	VFMADD213PS Z15, Z4, Z12
+	VFMADD213PS Z15, Z5, Z13
+	VFMADD213PS Z15, Z6, Z14
+	VMOVUPS     word3d6356d4<>+0(SB), Z15
+	VFMADD213PS Z15, Z3, Z11
+	VFMADD213PS Z15, Z4, Z12
+	VFMADD213PS Z15, Z5, Z13
+	VFMADD213PS Z15, Z6, Z14
+	VMOVUPS     word3e75fdf3<>+0(SB), Z15
+	VFMADD213PS Z15, Z3, Z11
+	VFMADD213PS Z15, Z4, Z12
+	VFMADD213PS Z15, Z5, Z13
+	VFMADD213PS Z15, Z6, Z14
+	VMOVUPS     word3f317219<>+0(SB), Z15
+	VFMADD213PS Z15, Z3, Z11
+	VFMADD213PS Z15, Z4, Z12
+	VFMADD213PS Z15, Z5, Z13
+	VFMADD213PS Z15, Z6, Z14
+	VMOVUPS     word3f800000<>+0(SB), Z15
+	VFMADD213PS Z15, Z3, Z11
+	VFMADD213PS Z15, Z4, Z12
+	VFMADD213PS Z15, Z5, Z13
+	VFMADD213PS Z15, Z6, Z14
+	VSCALEFPS.Z Z7, Z11, K1, Z11
+	VSCALEFPS.Z Z8, Z12, K2, Z12
+	VSCALEFPS.Z Z9, Z13, K3, Z13
+	VSCALEFPS.Z Z10, Z14, K4, Z14
+	VMOVUPS     Z11, (R9)
+	VADDPS      Z11, Z2, Z2
+	VMOVUPS     Z12, (R9)(R8*1)
+	VADDPS      Z12, Z2, Z2
+	VMOVUPS     Z13, (R9)(R8*2)
+	VADDPS      Z13, Z2, Z2
+	VMOVUPS     Z14, (R10)(R8*1)
+	VADDPS      Z14, Z2, Z2
+	LEAQ        (R9)(R8*4), R9
 	DECQ        R11
 	JNZ         loop2
 
@@ -3968,31 +4033,39 @@ done3:
 	JZ    done5
 
 loop4:
-	VADDPS      (R10), Z6, Z3
+	VADDPS      (R9), Z1, Z3
 	VMULPS      Z0, Z3, Z3
-	VRNDSCALEPS $0x00, Z3, Z4
-	VSUBPS      Z4, Z3, Z3
-	VMOVAPS     Z2, Z5
-	VFMADD213PS word3aafdf59<>+0(SB), Z3, Z5
-	VFMADD213PS word3c1d90ea<>+0(SB), Z3, Z5
-	VFMADD213PS word3d6356d4<>+0(SB), Z3, Z5
-	VFMADD213PS word3e75fdf3<>+0(SB), Z3, Z5
-	VFMADD213PS word3f317219<>+0(SB), Z3, Z5
-	VFMADD213PS word3f800000<>+0(SB), Z3, Z5
-	VCMPPS      $0x06, Z1, Z4, K1
-	VSCALEFPS.Z Z4, Z5, K1, Z5
-	VMOVUPS     Z5, (R10)
-	VADDPS      Z5, Z7, Z7
-	ADDQ        R8, R10
+	VMOVUPS     wordc2fc0000<>+0(SB), Z15
+	VRNDSCALEPS $0x00, Z3, Z7
+	VCMPPS      $0x06, Z15, Z7, K1
+	VSUBPS      Z7, Z3, Z3
+	VMOVUPS     word39261c3b<>+0(SB), Z15
+	VMOVAPS     Z15, Z11
+	VMOVUPS     word3aafdf59<>+0(SB), Z15
+	VFMADD213PS Z15, Z3, Z11
+	VMOVUPS     word3c1d90ea<>+0(SB), Z15
+	VFMADD213PS Z15, Z3, Z11
+	VMOVUPS     word3d6356d4<>+0(SB), Z15
+	VFMADD213PS Z15, Z3, Z11
+	VMOVUPS     word3e75fdf3<>+0(SB), Z15
+	VFMADD213PS Z15, Z3, Z11
+	VMOVUPS     word3f317219<>+0(SB), Z15
+	VFMADD213PS Z15, Z3, Z11
+	VMOVUPS     word3f800000<>+0(SB), Z15
+	VFMADD213PS Z15, Z3, Z11
+	VSCALEFPS.Z Z7, Z11, K1, Z11
+	VMOVUPS     Z11, (R9)
+	VADDPS      Z11, Z2, Z2
+	ADDQ        R8, R9
 	DECQ        R12
 	JNZ         loop4
 
 done5:
-	VMOVUPS     (BX)(R9*1), Z3
-	VFMADD132PS (SI)(R9*1), Z7, Z3
-	VMOVUPS     Z3, (BX)(R9*1)
-	ADDQ        $0x40, R9
-	CMPQ        R9, R8
+	VMOVUPS     (BX)(R13*1), Z3
+	VFMADD132PS (SI)(R13*1), Z2, Z3
+	VMOVUPS     Z3, (BX)(R13*1)
+	ADDQ        $0x40, R13
+	CMPQ        R13, R8
 	JB          column1
 	VZEROUPPER
 	RET
@@ -4118,51 +4191,54 @@ TEXT ·foldAVX512(SB), $0-68
 	MOVQ         w+56(FP), R9
 	SHLQ         $0x02, R9
 	VBROADCASTSS unit+64(FP), Z0
-	VBROADCASTSS wordc2fc0000<>+0(SB), Z1
-	VBROADCASTSS word39261c3b<>+0(SB), Z2
-	VBROADCASTSS word80000000<>+0(SB), Z9
 	XORQ         R10, R10
 
 column1:
-	VMOVUPS     (SI)(R10*1), Z8
-	VMOVUPS     (CX)(R10*1), Z3
-	VMAXPS      Z3, Z8, Z8
-	VMOVUPS     wordff7fffff<>+0(SB), Z6
-	VMAXPS      Z8, Z6, Z6
-	VXORPS      Z9, Z6, Z6
-	VADDPS      Z6, Z3, Z3
-	VMOVUPS     Z8, (CX)(R10*1)
-	VMULPS      Z0, Z3, Z3
-	VRNDSCALEPS $0x00, Z3, Z4
-	VSUBPS      Z4, Z3, Z3
-	VMOVAPS     Z2, Z5
-	VFMADD213PS word3aafdf59<>+0(SB), Z3, Z5
-	VFMADD213PS word3c1d90ea<>+0(SB), Z3, Z5
-	VFMADD213PS word3d6356d4<>+0(SB), Z3, Z5
-	VFMADD213PS word3e75fdf3<>+0(SB), Z3, Z5
-	VFMADD213PS word3f317219<>+0(SB), Z3, Z5
-	VFMADD213PS word3f800000<>+0(SB), Z3, Z5
-	VCMPPS      $0x06, Z1, Z4, K1
-	VSCALEFPS.Z Z4, Z5, K1, Z5
-	VMOVAPS     Z5, Z7
-	VADDPS      (SI)(R10*1), Z6, Z3
-	VMULPS      Z0, Z3, Z3
-	VRNDSCALEPS $0x00, Z3, Z4
-	VSUBPS      Z4, Z3, Z3
-	VMOVAPS     Z2, Z5
-	VFMADD213PS word3aafdf59<>+0(SB), Z3, Z5
-	VFMADD213PS word3c1d90ea<>+0(SB), Z3, Z5
-	VFMADD213PS word3d6356d4<>+0(SB), Z3, Z5
-	VFMADD213PS word3e75fdf3<>+0(SB), Z3, Z5
-	VFMADD213PS word3f317219<>+0(SB), Z3, Z5
-	VFMADD213PS word3f800000<>+0(SB), Z3, Z5
-	VCMPPS      $0x06, Z1, Z4, K1
-	VSCALEFPS.Z Z4, Z5, K1, Z5
-	VMOVAPS     Z5, Z8
-	VMULPS      (DI)(R10*1), Z8, Z3
-	VMOVUPS     (DX)(R10*1), Z5
-	VFMADD213PS Z3, Z7, Z5
-	VMOVUPS     Z5, (DX)(R10*1)
+	VMOVUPS     (CX)(R10*1), Z1
+	VMOVUPS     (SI)(R10*1), Z2
+	VMAXPS      Z1, Z2, Z9
+	VMOVUPS     Z9, (CX)(R10*1)
+	VMOVUPS     wordff7fffff<>+0(SB), Z8
+	VMAXPS      Z9, Z8, Z8
+	VXORPS      word80000000<>+0(SB), Z8, Z8
+	VADDPS      Z8, Z1, Z1
+	VMULPS      Z0, Z1, Z1
+	VADDPS      Z8, Z2, Z2
+	VMULPS      Z0, Z2, Z2
+	VMOVUPS     wordc2fc0000<>+0(SB), Z7
+	VRNDSCALEPS $0x00, Z1, Z3
+	VRNDSCALEPS $0x00, Z2, Z4
+	VCMPPS      $0x06, Z7, Z3, K1
+	VCMPPS      $0x06, Z7, Z4, K2
+	VSUBPS      Z3, Z1, Z1
+	VSUBPS      Z4, Z2, Z2
+	VMOVUPS     word39261c3b<>+0(SB), Z7
+	VMOVAPS     Z7, Z5
+	VMOVAPS     Z7, Z6
+	VMOVUPS     word3aafdf59<>+0(SB), Z7
+	VFMADD213PS Z7, Z1, Z5
+	VFMADD213PS Z7, Z2, Z6
+	VMOVUPS     word3c1d90ea<>+0(SB), Z7
+	VFMADD213PS Z7, Z1, Z5
+	VFMADD213PS Z7, Z2, Z6
+	VMOVUPS     word3d6356d4<>+0(SB), Z7
+	VFMADD213PS Z7, Z1, Z5
+	VFMADD213PS Z7, Z2, Z6
+	VMOVUPS     word3e75fdf3<>+0(SB), Z7
+	VFMADD213PS Z7, Z1, Z5
+	VFMADD213PS Z7, Z2, Z6
+	VMOVUPS     word3f317219<>+0(SB), Z7
+	VFMADD213PS Z7, Z1, Z5
+	VFMADD213PS Z7, Z2, Z6
+	VMOVUPS     word3f800000<>+0(SB), Z7
+	VFMADD213PS Z7, Z1, Z5
+	VFMADD213PS Z7, Z2, Z6
+	VSCALEFPS.Z Z3, Z5, K1, Z5
+	VSCALEFPS.Z Z4, Z6, K2, Z6
+	VMULPS      (DI)(R10*1), Z6, Z1
+	VMOVUPS     (DX)(R10*1), Z2
+	VFMADD213PS Z1, Z5, Z2
+	VMOVUPS     Z2, (DX)(R10*1)
 	LEAQ        (AX)(R10*1), R11
 	LEAQ        (BX)(R10*1), R12
 	MOVQ        R8, R13
@@ -4170,10 +4246,10 @@ column1:
 	JZ          done3
 
 loop2:
-	VMULPS      (R12), Z8, Z3
-	VMOVUPS     (R11), Z5
-	VFMADD213PS Z3, Z7, Z5
-	VMOVUPS     Z5, (R11)
+	VMULPS      (R12), Z6, Z1
+	VMOVUPS     (R11), Z2
+	VFMADD213PS Z1, Z5, Z2
+	VMOVUPS     Z2, (R11)
 	ADDQ        R9, R11
 	ADDQ        R9, R12
 	DECQ        R13

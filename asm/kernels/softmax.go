@@ -11,57 +11,72 @@ import (
 var exp2Coefficients = [...]float32{1, .6931472420692444, .24022655189037323, .05550272762775421,
 	.009617069736123085, .0013418003218248487, .0001584151032147929}
 
-// exp2 is the register plan of 2^x for x <= 0: what is not here is read from
-// memory.
+// exp2 is the register plan of 2^x, x <= 0, for several chains at a time: a
+// chain is some 45 cycles of latency, and more of them fit the scheduler when
+// they are interleaved. Constants go through c, one load for all chains.
 type exp2 struct {
-	lowest, magic, top reg.VecPhysical
-	x, n, p            reg.VecPhysical
+	x, n, p []reg.VecPhysical
+	c       reg.VecPhysical
 }
 
-// newExp2 loads the constants.
+func (g *gen) newExp2(chains int) *exp2 {
+	return &exp2{x: g.vecN(chains), n: g.vecN(chains), p: g.vecN(chains), c: g.vec()}
+}
+
+// eval leaves 2^x[i] in p[i] for the first chains chains. It destroys x and n.
 //
 // AVX2 has no scaling by a power of two. Adding magic = 1.5·2^23 + 126 rounds x
 // to n and leaves n+126 in the low bits, which, shifted into the exponent's
 // place, are 2^(n-1), or +0 for n = -126; the coefficients are doubled in
 // return. AVX-512 rounds and scales, and a mask makes n <= -126 zero.
-func (g *gen) newExp2() *exp2 {
-	e := &exp2{lowest: g.broadcast(-126)}
-	if g.wide {
-		e.top = g.broadcast(exp2Coefficients[6])
-	} else {
-		e.magic = g.broadcast(3<<22 + 126)
-		e.top = g.broadcast(2 * exp2Coefficients[6])
+func (g *gen) eval(e *exp2, chains int) {
+	each := func(f func(x, n, p reg.VecPhysical)) {
+		for i := range chains {
+			f(e.x[i], e.n[i], e.p[i])
+		}
 	}
-	e.x, e.n, e.p = g.vec(), g.vec(), g.vec()
-	return e
-}
-
-// eval replaces e.x by a power of two, in e.p. It destroys e.x and e.n.
-func (g *gen) eval(e *exp2) {
-	x, n, p := e.x, e.n, e.p
+	constant := func(x float32) { g.VMOVUPS(g.data.float(x), e.c) }
 	scale := float32(1)
+	constant(-126)
 	if g.wide {
-		g.VRNDSCALEPS(operand.U8(0), x, n)
-		g.VSUBPS(n, x, x)
+		each(func(x, n, _ reg.VecPhysical) { g.VRNDSCALEPS(operand.U8(0), x, n) })
+		for i := range chains {
+			const notLessEqual = 6 // true for NaN
+			g.VCMPPS(operand.U8(notLessEqual), e.c, e.n[i], masks[i])
+		}
+		each(func(x, n, _ reg.VecPhysical) { g.VSUBPS(n, x, x) })
 	} else {
 		scale = 2
-		g.VMAXPS(x, e.lowest, x)
-		g.VADDPS(e.magic, x, n)
-		g.VSUBPS(e.magic, n, p)
-		g.VSUBPS(p, x, x)
+		each(func(x, _, _ reg.VecPhysical) { g.VMAXPS(x, e.c, x) })
+		constant(3<<22 + 126)
+		each(func(x, n, _ reg.VecPhysical) { g.VADDPS(e.c, x, n) })
+		each(func(_, n, p reg.VecPhysical) { g.VSUBPS(e.c, n, p) })
+		each(func(x, _, p reg.VecPhysical) { g.VSUBPS(p, x, x) })
 	}
-	g.VMOVAPS(e.top, p)
+	constant(scale * exp2Coefficients[6])
+	each(func(_, _, p reg.VecPhysical) { g.VMOVAPS(e.c, p) })
 	for i := 5; i >= 0; i-- {
-		g.VFMADD213PS(g.data.float(scale*exp2Coefficients[i]), x, p)
+		constant(scale * exp2Coefficients[i])
+		each(func(x, _, p reg.VecPhysical) { g.VFMADD213PS(e.c, x, p) })
 	}
 	if g.wide {
-		const notLessEqual = 6 // true for NaN
-		g.VCMPPS(operand.U8(notLessEqual), e.lowest, n, reg.K1)
-		g.VSCALEFPS_Z(n, p, reg.K1, p)
-	} else {
-		g.VPSLLD(operand.U8(23), n, n)
-		g.VMULPS(n, p, p)
+		for i := range chains {
+			g.VSCALEFPS_Z(e.n[i], e.p[i], masks[i], e.p[i])
+		}
+		return
 	}
+	each(func(_, n, _ reg.VecPhysical) { g.VPSLLD(operand.U8(23), n, n) })
+	each(func(_, n, p reg.VecPhysical) { g.VMULPS(n, p, p) })
+}
+
+// masks are the mask registers of the chains.
+var masks = []reg.OpmaskPhysical{reg.K1, reg.K2, reg.K3, reg.K4}
+
+// lowest sets low to -max(m, -MaxFloat32), to be added to logits.
+func (g *gen) lowest(m, low reg.VecPhysical) {
+	g.VMOVUPS(g.data.float(-math.MaxFloat32), low)
+	g.VMAXPS(m, low, low)
+	g.VXORPS(g.data.word(1<<31), low, low)
 }
 
 // softmax emits Ops.Softmax.
@@ -71,42 +86,55 @@ func (g *gen) softmax() {
 	s, mx, m, l, alpha := g.arg("s"), g.arg("max"), g.arg("m"), g.arg("l"), g.arg("alpha")
 	keys := g.arg("n")
 	w := g.rowBytes(g.arg("w"))
-	unit := g.broadcastArg("unit")
-	e := g.newExp2()
-	low, sum := g.vec(), g.vec()
-	lowest := g.data.float(-math.MaxFloat32)
-	sign := g.broadcastBits(1 << 31)
+	const chains = 4
+	unit, low, sum := g.broadcastArg("unit"), g.vec(), g.vec()
+	e := g.newExp2(chains)
+	first := e.x[0]
+	row, ahead, n, rest := g.GP64(), g.GP64(), g.GP64(), g.GP64()
+	// rows takes count rows from row on.
+	rows := func(count int) {
+		at := []operand.Mem{at(row, 0), {Base: row, Index: w, Scale: 1}, {Base: row, Index: w, Scale: 2}, {Base: ahead, Index: w, Scale: 1}}
+		for i := range count {
+			g.VADDPS(at[i], low, e.x[i])
+		}
+		for i := range count {
+			g.VMULPS(unit, e.x[i], e.x[i])
+		}
+		g.eval(e, count)
+		for i := range count {
+			g.VMOVUPS(e.p[i], at[i])
+			g.VADDPS(e.p[i], sum, sum)
+		}
+	}
 	g.columns(w, func(offset reg.GPVirtual) {
 		lane := func(base reg.Register) operand.Mem { return operand.Mem{Base: base, Index: offset, Scale: 1} }
-		big := sum
-		g.VMOVUPS(lane(m), e.x)
-		g.VMOVUPS(lane(mx), big)
-		g.VMAXPS(e.x, big, big)
-		g.VMOVUPS(big, lane(m))
-		// -max(M, -MaxFloat32), to be added.
-		g.VMOVUPS(lowest, low)
-		g.VMAXPS(big, low, low)
-		g.VXORPS(sign, low, low)
-		g.VADDPS(low, e.x, e.x)
-		g.VMULPS(unit, e.x, e.x)
-		g.eval(e)
-		g.VMOVUPS(e.p, lane(alpha))
+		g.VMOVUPS(lane(m), first)
+		g.VMOVUPS(lane(mx), sum)
+		g.VMAXPS(first, sum, sum)
+		g.VMOVUPS(sum, lane(m))
+		g.lowest(sum, low)
+		g.VADDPS(low, first, first)
+		g.VMULPS(unit, first, first)
+		g.eval(e, 1)
+		g.VMOVUPS(e.p[0], lane(alpha))
 		g.zero(sum)
-		row, n := g.GP64(), g.GP64()
 		g.LEAQ(lane(s), row)
 		g.MOVQ(keys, n)
-		body := func(int) {
-			g.VADDPS(at(row, 0), low, e.x)
-			g.VMULPS(unit, e.x, e.x)
-			g.eval(e)
-			g.VMOVUPS(e.p, at(row, 0))
-			g.VADDPS(e.p, sum, sum)
+		g.MOVQ(keys, rest)
+		g.ANDQ(operand.U8(chains-1), rest)
+		g.SHRQ(operand.U8(2), n)
+		g.loop(n, func() {
+			g.LEAQ(operand.Mem{Base: row, Index: w, Scale: 2}, ahead)
+			rows(chains)
+			g.LEAQ(operand.Mem{Base: row, Index: w, Scale: 4}, row)
+		})
+		g.loop(rest, func() {
+			rows(1)
 			g.ADDQ(w, row)
-		}
-		g.unrolled(n, 4, body, func(int) {})
-		g.VMOVUPS(lane(l), e.x)
-		g.VFMADD132PS(lane(alpha), sum, e.x)
-		g.VMOVUPS(e.x, lane(l))
+		})
+		g.VMOVUPS(lane(l), first)
+		g.VFMADD132PS(lane(alpha), sum, first)
+		g.VMOVUPS(first, lane(l))
 	})
 	g.end()
 }
@@ -120,33 +148,27 @@ func (g *gen) fold() {
 	rows := g.arg("n")
 	w := g.rowBytes(g.arg("w"))
 	unit := g.broadcastArg("unit")
-	e := g.newExp2()
-	low, a1, a2 := g.vec(), g.vec(), g.vec()
-	sign := g.broadcastBits(1 << 31)
-	lowest := g.data.float(-math.MaxFloat32)
+	e := g.newExp2(2)
+	low, big := g.vec(), g.vec()
+	a1, a2 := e.p[0], e.p[1]
 	g.columns(w, func(offset reg.GPVirtual) {
 		lane := func(base reg.Register) operand.Mem { return operand.Mem{Base: base, Index: offset, Scale: 1} }
-		big := a2
-		g.VMOVUPS(lane(m2), big)
-		g.VMOVUPS(lane(m), e.x)
-		g.VMAXPS(e.x, big, big)
-		g.VMOVUPS(lowest, low)
-		g.VMAXPS(big, low, low)
-		g.VXORPS(sign, low, low)
-		g.VADDPS(low, e.x, e.x)
+		g.VMOVUPS(lane(m), e.x[0])
+		g.VMOVUPS(lane(m2), e.x[1])
+		g.VMAXPS(e.x[0], e.x[1], big)
 		g.VMOVUPS(big, lane(m))
-		g.VMULPS(unit, e.x, e.x)
-		g.eval(e)
-		g.VMOVAPS(e.p, a1)
-		g.VADDPS(lane(m2), low, e.x)
-		g.VMULPS(unit, e.x, e.x)
-		g.eval(e)
-		g.VMOVAPS(e.p, a2)
+		g.lowest(big, low)
+		for _, x := range e.x {
+			g.VADDPS(low, x, x)
+			g.VMULPS(unit, x, x)
+		}
+		g.eval(e, 2)
 		fold := func(to, from operand.Mem) {
-			g.VMULPS(from, a2, e.x)
-			g.VMOVUPS(to, e.p)
-			g.VFMADD213PS(e.x, a1, e.p)
-			g.VMOVUPS(e.p, to)
+			x, y := e.x[0], e.x[1]
+			g.VMULPS(from, a2, x)
+			g.VMOVUPS(to, y)
+			g.VFMADD213PS(x, a1, y)
+			g.VMOVUPS(y, to)
 		}
 		fold(lane(l), lane(l2))
 		to, from, n := g.GP64(), g.GP64(), g.GP64()

@@ -25,6 +25,9 @@ func (g *gen) newTile(nv int) *tile {
 	return t
 }
 
+// prefetchPanel is how far ahead, in bytes, the panels are fetched.
+const prefetchPanel = 2048
+
 // multiply accumulates n rank-one updates: acc[row] += a[row] * b, where a is a
 // column of a panel and b a row of the strip, both advancing. It destroys n, a
 // and b.
@@ -32,6 +35,9 @@ func (g *gen) multiply(t *tile, a, b, n reg.GPVirtual) {
 	nv := len(t.b)
 	turn := 0
 	g.unrolled(n, 4, func(k int) {
+		if (k*g.panel*4)%64 == 0 {
+			g.PREFETCHT0(at(a, k*g.panel*4+prefetchPanel))
+		}
 		for v, r := range t.b {
 			g.VMOVUPS(at(b, (k*nv+v)*g.bytes()), r)
 		}
