@@ -11,62 +11,99 @@ import (
 var exp2Coefficients = [...]float32{1, .6931472420692444, .24022655189037323, .05550272762775421,
 	.009617069736123085, .0013418003218248487, .0001584151032147929}
 
-// exp2 is the register plan of 2^x, x <= 0, for several chains at a time: a
-// chain is some 45 cycles of latency, and more of them fit the scheduler when
-// they are interleaved. Constants go through c, one load for all chains.
+// exp2 is the register plan of 2^(x*unit), x <= 0, for several chains at a
+// time. A chain is some 45 cycles of latency, and more of them fit a
+// scheduler when they are interleaved. Constants go through c, one load for all
+// chains. Without n, the powers of two wait in memory, which lets AVX2 run six
+// chains instead of four: on Zen 3, 6.6 becomes 6.15 cycles a vector.
 type exp2 struct {
 	x, n, p []reg.VecPhysical
-	c       reg.VecPhysical
+	c, t    reg.VecPhysical
+	unit    operand.Mem
 }
 
-func (g *gen) newExp2(chains int) *exp2 {
-	return &exp2{x: g.vecN(chains), n: g.vecN(chains), p: g.vecN(chains), c: g.vec()}
+func (g *gen) newExp2(chains int, spill bool) *exp2 {
+	e := &exp2{x: g.vecN(chains), p: g.vecN(chains), c: g.vec(), unit: g.paramMem("unit")}
+	if spill {
+		e.t = g.vec()
+	} else {
+		e.n = g.vecN(chains)
+	}
+	return e
 }
 
-// eval leaves 2^x[i] in p[i] for the first chains chains. It destroys x and n.
+// eval leaves 2^(x[i]*unit) in p[i] for as many chains as out has places, where
+// it may write. It destroys x and n.
 //
 // AVX2 has no scaling by a power of two. Adding magic = 1.5·2^23 + 126 rounds x
 // to n and leaves n+126 in the low bits, which, shifted into the exponent's
 // place, are 2^(n-1), or +0 for n = -126; the coefficients are doubled in
 // return. AVX-512 rounds and scales, and a mask makes n <= -126 zero.
-func (g *gen) eval(e *exp2, chains int) {
-	each := func(f func(x, n, p reg.VecPhysical)) {
-		for i := range chains {
-			f(e.x[i], e.n[i], e.p[i])
-		}
-	}
+func (g *gen) eval(e *exp2, out ...operand.Mem) {
+	chains := len(out)
 	constant := func(x float32) { g.VMOVUPS(g.data.float(x), e.c) }
-	scale := float32(1)
+	g.VBROADCASTSS(e.unit, e.c)
+	for i := range chains {
+		g.VMULPS(e.c, e.x[i], e.x[i])
+	}
 	constant(-126)
+	scale := float32(1)
 	if g.wide {
-		each(func(x, n, _ reg.VecPhysical) { g.VRNDSCALEPS(operand.U8(0), x, n) })
+		for i := range chains {
+			g.VRNDSCALEPS(operand.U8(0), e.x[i], e.n[i])
+		}
 		for i := range chains {
 			const notLessEqual = 6 // true for NaN
 			g.VCMPPS(operand.U8(notLessEqual), e.c, e.n[i], masks[i])
+			g.VSUBPS(e.n[i], e.x[i], e.x[i])
 		}
-		each(func(x, n, _ reg.VecPhysical) { g.VSUBPS(n, x, x) })
 	} else {
 		scale = 2
-		each(func(x, _, _ reg.VecPhysical) { g.VMAXPS(x, e.c, x) })
-		constant(3<<22 + 126)
-		each(func(x, n, _ reg.VecPhysical) { g.VADDPS(e.c, x, n) })
-		each(func(_, n, p reg.VecPhysical) { g.VSUBPS(e.c, n, p) })
-		each(func(x, _, p reg.VecPhysical) { g.VSUBPS(p, x, x) })
+		g.splitAVX2(e, out)
 	}
 	constant(scale * exp2Coefficients[6])
-	each(func(_, _, p reg.VecPhysical) { g.VMOVAPS(e.c, p) })
-	for i := 5; i >= 0; i-- {
-		constant(scale * exp2Coefficients[i])
-		each(func(x, _, p reg.VecPhysical) { g.VFMADD213PS(e.c, x, p) })
+	for i := range chains {
+		g.VMOVAPS(e.c, e.p[i])
 	}
-	if g.wide {
+	for k := 5; k >= 0; k-- {
+		constant(scale * exp2Coefficients[k])
 		for i := range chains {
-			g.VSCALEFPS_Z(e.n[i], e.p[i], masks[i], e.p[i])
+			g.VFMADD213PS(e.c, e.x[i], e.p[i])
 		}
-		return
 	}
-	each(func(_, n, _ reg.VecPhysical) { g.VPSLLD(operand.U8(23), n, n) })
-	each(func(_, n, p reg.VecPhysical) { g.VMULPS(n, p, p) })
+	for i := range chains {
+		switch {
+		case g.wide:
+			g.VSCALEFPS_Z(e.n[i], e.p[i], masks[i], e.p[i])
+		case e.n == nil:
+			g.VMULPS(out[i], e.p[i], e.p[i])
+		default:
+			g.VMULPS(e.n[i], e.p[i], e.p[i])
+		}
+	}
+}
+
+// splitAVX2 clamps x, splits off its integer n, and leaves 2^(n-1) in n or out.
+func (g *gen) splitAVX2(e *exp2, out []operand.Mem) {
+	for i := range out {
+		g.VMAXPS(e.x[i], e.c, e.x[i])
+	}
+	g.VMOVUPS(g.data.float(3<<22+126), e.c)
+	for i := range out {
+		g.VADDPS(e.c, e.x[i], e.p[i])
+	}
+	for i := range out {
+		n := e.t
+		if e.n != nil {
+			n = e.n[i]
+		}
+		g.VSUBPS(e.c, e.p[i], n)
+		g.VSUBPS(n, e.x[i], e.x[i])
+		g.VPSLLD(operand.U8(23), e.p[i], n)
+		if e.n == nil {
+			g.VMOVUPS(n, out[i])
+		}
+	}
 }
 
 // masks are the mask registers of the chains.
@@ -86,25 +123,45 @@ func (g *gen) softmax() {
 	s, mx, m, l, alpha := g.arg("s"), g.arg("max"), g.arg("m"), g.arg("l"), g.arg("alpha")
 	keys := g.arg("n")
 	w := g.rowBytes(g.arg("w"))
-	const chains = 4
-	unit, low, sum := g.broadcastArg("unit"), g.vec(), g.vec()
-	e := g.newExp2(chains)
+	low, sum := g.vec(), g.vec()
+	e := g.newExp2(6, true)
+	if g.wide {
+		e = g.newExp2(4, false)
+	}
 	first := e.x[0]
-	row, ahead, n, rest := g.GP64(), g.GP64(), g.GP64(), g.GP64()
-	// rows takes count rows from row on.
+	row, row3, n := g.GP64(), g.GP64(), g.GP64()
+	// rows takes count rows at a time, as long as there are as many.
 	rows := func(count int) {
-		at := []operand.Mem{at(row, 0), {Base: row, Index: w, Scale: 1}, {Base: row, Index: w, Scale: 2}, {Base: ahead, Index: w, Scale: 1}}
-		for i := range count {
-			g.VADDPS(at[i], low, e.x[i])
+		out := []operand.Mem{
+			at(row, 0), {Base: row, Index: w, Scale: 1}, {Base: row, Index: w, Scale: 2},
+			at(row3, 0), {Base: row3, Index: w, Scale: 1}, {Base: row3, Index: w, Scale: 2},
+		}[:count]
+		top, done := g.label("rows"), g.label("done")
+		g.Label(top)
+		g.SUBQ(operand.U8(count), n)
+		g.JL(operand.LabelRef(done))
+		if count > 3 {
+			g.LEAQ(operand.Mem{Base: row, Index: w, Scale: 2}, row3)
+			g.ADDQ(w, row3)
 		}
-		for i := range count {
-			g.VMULPS(unit, e.x[i], e.x[i])
+		for i := range out {
+			g.VADDPS(out[i], low, e.x[i])
 		}
-		g.eval(e, count)
-		for i := range count {
-			g.VMOVUPS(e.p[i], at[i])
+		g.eval(e, out...)
+		for i := range out {
+			g.VMOVUPS(e.p[i], out[i])
 			g.VADDPS(e.p[i], sum, sum)
 		}
+		switch count {
+		case 6:
+			g.LEAQ(operand.Mem{Base: row3, Index: w, Scale: 2}, row)
+			g.ADDQ(w, row)
+		default:
+			g.LEAQ(operand.Mem{Base: row, Index: w, Scale: uint8(count)}, row)
+		}
+		g.JMP(operand.LabelRef(top))
+		g.Label(done)
+		g.ADDQ(operand.U8(count), n)
 	}
 	g.columns(w, func(offset reg.GPVirtual) {
 		lane := func(base reg.Register) operand.Mem { return operand.Mem{Base: base, Index: offset, Scale: 1} }
@@ -114,24 +171,14 @@ func (g *gen) softmax() {
 		g.VMOVUPS(sum, lane(m))
 		g.lowest(sum, low)
 		g.VADDPS(low, first, first)
-		g.VMULPS(unit, first, first)
-		g.eval(e, 1)
+		g.eval(e, lane(alpha))
 		g.VMOVUPS(e.p[0], lane(alpha))
 		g.zero(sum)
 		g.LEAQ(lane(s), row)
 		g.MOVQ(keys, n)
-		g.MOVQ(keys, rest)
-		g.ANDQ(operand.U8(chains-1), rest)
-		g.SHRQ(operand.U8(2), n)
-		g.loop(n, func() {
-			g.LEAQ(operand.Mem{Base: row, Index: w, Scale: 2}, ahead)
-			rows(chains)
-			g.LEAQ(operand.Mem{Base: row, Index: w, Scale: 4}, row)
-		})
-		g.loop(rest, func() {
-			rows(1)
-			g.ADDQ(w, row)
-		})
+		rows(len(e.x))
+		rows(2)
+		rows(1)
 		g.VMOVUPS(lane(l), first)
 		g.VFMADD132PS(lane(alpha), sum, first)
 		g.VMOVUPS(first, lane(l))
@@ -147,8 +194,7 @@ func (g *gen) fold() {
 	o2, m2, l2 := g.arg("o2"), g.arg("m2"), g.arg("l2")
 	rows := g.arg("n")
 	w := g.rowBytes(g.arg("w"))
-	unit := g.broadcastArg("unit")
-	e := g.newExp2(2)
+	e := g.newExp2(2, false)
 	low, big := g.vec(), g.vec()
 	a1, a2 := e.p[0], e.p[1]
 	g.columns(w, func(offset reg.GPVirtual) {
@@ -160,9 +206,8 @@ func (g *gen) fold() {
 		g.lowest(big, low)
 		for _, x := range e.x {
 			g.VADDPS(low, x, x)
-			g.VMULPS(unit, x, x)
 		}
-		g.eval(e, 2)
+		g.eval(e, lane(m2), lane(l2))
 		fold := func(to, from operand.Mem) {
 			x, y := e.x[0], e.x[1]
 			g.VMULPS(from, a2, x)
