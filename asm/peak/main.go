@@ -1,5 +1,5 @@
 // Command peak generates the loops that find the highest rate of fused
-// multiply-adds a processor reaches. It runs in the folder asm.
+// multiply-adds a processor reaches.
 package main
 
 import (
@@ -52,7 +52,7 @@ func main() {
 	c.ConstraintExpr("amd64,!purego,!noasm")
 	loop(c, avx2)
 	loop(c, avx512)
-	if err := output.Generate(c, "../internal/peak/peak_amd64", "peak", "asm/peak"); err != nil {
+	if err := output.Generate(c, "../internal/peak/peak_amd64.s", "../internal/peak/stubs_amd64.go", "peak", "go -C asm run ./peak"); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -1,0 +1,3 @@
+package peak
+
+//go:generate go -C ../../asm run ./peak
