@@ -154,7 +154,11 @@ func (op *Operator) checkForward(in *Inputs, out *Outputs, batch *Batch) error {
 			return err
 		}
 	}
-	for _, r := range [...]region{regionOf("Sinks", in.Sinks), regionOf("ALiBi", cfg.ALiBi)} {
+	others := [...]region{regionOf("Sinks", in.Sinks), regionOf("ALiBi", cfg.ALiBi), {}}
+	if in.Dropout != nil {
+		others[2] = regionOf("Rates", in.Dropout.Rates)
+	}
+	for _, r := range others {
 		if err := checkApart(r, o, lse); err != nil {
 			return err
 		}
