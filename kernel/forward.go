@@ -319,7 +319,8 @@ func (p *pass) visibility(s *strip, b, from, to, end int) (masked, visible bool)
 // them.
 func (p *pass) fillWords(s *strip, j0, n int) Visibility {
 	t, w := p.t, s.loops.Width
-	var row, full [MaskWords]uint32
+	row := &p.Workspace.row // masks are given it, and it would escape
+	var full [MaskWords]uint32
 	setRange(&full, j0, j0+n, j0)
 	last := -1
 	var all, any [MaskWords]uint32
@@ -327,9 +328,9 @@ func (p *pass) fillWords(s *strip, j0, n int) Visibility {
 	for r := range w {
 		i, h := p.row(s, r)
 		if i != last || p.perHead {
-			setRange(&row, max(p.lo[s.lane+r], j0), min(p.hi[s.lane+r], j0+n), j0)
+			setRange(row, max(p.lo[s.lane+r], j0), min(p.hi[s.lane+r], j0+n), j0)
 			for _, b := range t.Mask.Bitmaps {
-				b.Row(&t.Sequence, t.FirstHead+h, i, j0, n, &row)
+				b.Row(&t.Sequence, t.FirstHead+h, i, j0, n, row)
 			}
 			last = i
 		}

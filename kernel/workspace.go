@@ -34,6 +34,7 @@ type Workspace struct {
 	// One tile.
 	s, bias         []float32
 	words           []uint32
+	row             [MaskWords]uint32 // one lane of words
 	max, alpha, inv [MaxLanes]float32
 	dist            [MaxLanes]int32
 	lse             [MaxLanes]float64
