@@ -142,11 +142,11 @@ func (b *Batch) check(heads int, own Mask) error {
 		if s.Offset > maxLength || s.Offset < -maxLength {
 			return fmt.Errorf("attention: Offsets: entry %d is %d, must be within ±%d", i, s.Offset, maxLength)
 		}
-		if err := own.check(&s, heads); err != nil {
+		if err := own.check(s, heads); err != nil {
 			return err
 		}
 		if b.Masks != nil {
-			if err := b.Masks[i].check(&s, heads); err != nil {
+			if err := b.Masks[i].check(s, heads); err != nil {
 				return err
 			}
 		}

@@ -163,6 +163,7 @@ func (p *problem) choose(seqs []int) *problem {
 	}
 	x.CuQ, x.CuK = attention.CuSeqlens(nq), attention.CuSeqlens(nk)
 	c.batch.CuQ, c.batch.CuK = x.CuQ, x.CuK
+	x.Q, x.K, x.V = c.q, c.k, c.v
 	return &c
 }
 

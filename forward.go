@@ -79,15 +79,15 @@ func (op *Operator) Forward(in Inputs, out Outputs, batch Batch) error {
 // ForwardContext is Forward, but ends early with ctx's error once ctx is done;
 // the outputs are then unfinished.
 func (op *Operator) ForwardContext(ctx context.Context, in Inputs, out Outputs, batch Batch) error {
-	if err := op.checkForward(&in, &out, &batch); err != nil {
+	c := op.acquire()
+	defer op.release(c)
+	c.in, c.out, c.batch = in, out, batch
+	if err := op.checkForward(&c.in, &c.out, &c.batch); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("attention: %w", err)
 	}
-	c := op.acquire()
-	defer op.release(c)
-	c.in, c.out, c.batch = in, out, batch
 	c.plan()
 	if err := c.execute(ctx); err != nil {
 		return fmt.Errorf("attention: %w", err)
@@ -103,11 +103,7 @@ func (op *Operator) Scratch(batch Batch) (int64, error) {
 	}
 	c := call{op: op, batch: batch}
 	c.plan()
-	rows := 0
-	for _, k := range c.chunks {
-		rows = max(rows, k.last-k.first)
-	}
-	return int64(c.active())*op.ops.ScratchBytes(rows, op.cfg.HeadDim, op.cfg.ValueDim) + c.planBytes(), nil
+	return int64(c.active())*op.ops.ScratchBytes(c.rows, op.cfg.HeadDim, op.cfg.ValueDim) + c.planBytes(), nil
 }
 
 func (op *Operator) checkForward(in *Inputs, out *Outputs, batch *Batch) error {

@@ -23,7 +23,7 @@ type Mask struct {
 // term is a mask that stands for itself in a conjunction.
 type term interface {
 	// check verifies the mask against a sequence it is used on.
-	check(s *kernel.Sequence, heads int) error
+	check(s kernel.Sequence, heads int) error
 }
 
 // And is the conjunction: visible where all masks say so.
@@ -37,7 +37,7 @@ func And(masks ...Mask) Mask {
 
 func maskOf(t term) Mask { return Mask{terms: []term{t}} }
 
-func (m Mask) check(s *kernel.Sequence, heads int) error {
+func (m Mask) check(s kernel.Sequence, heads int) error {
 	for _, t := range m.terms {
 		if err := t.check(s, heads); err != nil {
 			return fmt.Errorf("%w (sequence %d)", err, s.Index)
@@ -61,7 +61,7 @@ func (m Mask) compile(dst *kernel.Mask) {
 // invalid is a mask whose construction failed; using it gives the error.
 type invalid struct{ err error }
 
-func (t invalid) check(*kernel.Sequence, int) error { return t.err }
+func (t invalid) check(kernel.Sequence, int) error { return t.err }
 
 func invalidMask(format string, args ...any) Mask {
 	return maskOf(invalid{fmt.Errorf("attention: "+format, args...)})
@@ -83,7 +83,7 @@ func Window(left, right int) Mask {
 // interval is p-left <= j <= p+right.
 type interval struct{ left, right int }
 
-func (t interval) check(*kernel.Sequence, int) error { return nil }
+func (t interval) check(kernel.Sequence, int) error { return nil }
 
 func (t interval) Range(s *kernel.Sequence, i int) (lo, hi int) {
 	p := i + s.Offset
@@ -109,7 +109,7 @@ func PrefixLM(n int) Mask {
 
 type prefix int
 
-func (t prefix) check(*kernel.Sequence, int) error { return nil }
+func (t prefix) check(kernel.Sequence, int) error { return nil }
 
 func (t prefix) Range(s *kernel.Sequence, i int) (lo, hi int) {
 	return 0, max(int(t), i+s.Offset+1)
@@ -132,7 +132,7 @@ type sinkTokens struct {
 	window interval
 }
 
-func (t sinkTokens) check(*kernel.Sequence, int) error { return nil }
+func (t sinkTokens) check(kernel.Sequence, int) error { return nil }
 
 func (t sinkTokens) PerHead() bool { return false }
 
@@ -175,7 +175,7 @@ func KeyRanges(lo, hi []int) Mask {
 
 type keyRanges struct{ lo, hi []int }
 
-func (t keyRanges) check(s *kernel.Sequence, _ int) error {
+func (t keyRanges) check(s kernel.Sequence, _ int) error {
 	if len(t.lo) != s.Queries {
 		return fmt.Errorf("attention: KeyRanges: has %d entries, the sequence has %d queries", len(t.lo), s.Queries)
 	}
@@ -206,7 +206,7 @@ func Documents(doc []int32) Mask {
 	return maskOf(t)
 }
 
-func checkDocuments(s *kernel.Sequence, doc []int32) error {
+func checkDocuments(s kernel.Sequence, doc []int32) error {
 	if len(doc) != s.Keys {
 		return fmt.Errorf("attention: Documents: has %d entries, the sequence has %d keys", len(doc), s.Keys)
 	}
@@ -223,7 +223,7 @@ type documents struct {
 	lo, hi []int
 }
 
-func (t *documents) check(s *kernel.Sequence, _ int) error { return checkDocuments(s, t.doc) }
+func (t *documents) check(s kernel.Sequence, _ int) error { return checkDocuments(s, t.doc) }
 
 func (t *documents) Range(s *kernel.Sequence, i int) (lo, hi int) {
 	return t.lo[i+s.Offset], t.hi[i+s.Offset]
@@ -232,7 +232,7 @@ func (t *documents) Range(s *kernel.Sequence, i int) (lo, hi int) {
 // scattered are documents of which some are not contiguous.
 type scattered struct{ doc []int32 }
 
-func (t scattered) check(s *kernel.Sequence, _ int) error { return checkDocuments(s, t.doc) }
+func (t scattered) check(s kernel.Sequence, _ int) error { return checkDocuments(s, t.doc) }
 
 func (t scattered) PerHead() bool { return false }
 
@@ -259,7 +259,7 @@ type boolMask struct {
 	head, query int
 }
 
-func (t boolMask) check(s *kernel.Sequence, heads int) error {
+func (t boolMask) check(s kernel.Sequence, heads int) error {
 	if s.Queries == 0 || s.Keys == 0 {
 		return nil
 	}
@@ -313,7 +313,7 @@ func Tree(parents []int) Mask {
 
 type tree []int
 
-func (t tree) check(s *kernel.Sequence, _ int) error {
+func (t tree) check(s kernel.Sequence, _ int) error {
 	switch {
 	case len(t) != s.Queries:
 		return fmt.Errorf("attention: Tree: has %d parents, the sequence has %d queries", len(t), s.Queries)
@@ -379,7 +379,7 @@ type blockSparse struct {
 	rows          map[int]map[int]bool
 }
 
-func (t *blockSparse) check(*kernel.Sequence, int) error { return nil }
+func (t *blockSparse) check(kernel.Sequence, int) error { return nil }
 
 func (t *blockSparse) PerHead() bool { return false }
 
@@ -433,7 +433,7 @@ type function struct {
 	tile    func(b, i0, i1, j0, j1 int) Visibility
 }
 
-func (t *function) check(*kernel.Sequence, int) error { return nil }
+func (t *function) check(kernel.Sequence, int) error { return nil }
 
 func (t *function) PerHead() bool { return true }
 

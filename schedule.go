@@ -21,10 +21,15 @@ type call struct {
 	// A task is a chunk and a kv head: task n is chunk n/KVHeads, head
 	// n%KVHeads. Workers take them in order.
 	chunks []chunk
-	mask0  kernel.Mask
-	next   atomic.Int64
-	stop   atomic.Bool
-	done   <-chan struct{}
+	// What the largest task needs, so that every worker has it from the start.
+	rows, keys int
+	// What the plan is made with: they are here because what a mask is given
+	// escapes.
+	mask0    kernel.Mask
+	sequence kernel.Sequence
+	next     atomic.Int64
+	stop     atomic.Bool
+	done     <-chan struct{}
 
 	run     func() // worker, bound once so that starting it allocates nothing
 	scratch []*scratch
@@ -64,14 +69,16 @@ func (c *call) plan() {
 		rows = min(rows, c.batch.CuQ[n]*c.op.cfg.QueryHeads/(8*workers))
 	}
 	rows = max(rows/unit, 1) * unit
-	c.chunks = c.chunks[:0]
+	c.chunks, c.rows, c.keys = c.chunks[:0], 0, 0
 	for b := range n {
-		s := c.batch.sequence(b)
+		s := &c.sequence
+		*s = c.batch.sequence(b)
 		mask := c.mask(b, c.mask0)
 		c.mask0 = mask
 		for first := 0; first < s.Queries*group; first += rows {
 			last := min(first+rows, s.Queries*group)
-			keys := mask.Extent(&s, (first+last)/2/group)
+			keys := mask.Extent(s, (first+last)/2/group)
+			c.rows, c.keys = max(c.rows, last-first), max(c.keys, s.Keys)
 			c.chunks = append(c.chunks, chunk{b, first, last, int64(last-first) * int64(keys+1)})
 		}
 	}
@@ -80,9 +87,11 @@ func (c *call) plan() {
 	}
 }
 
-// planBytes is the memory that the plan takes.
+// planBytes is the memory that the plan and the lists of masks take.
 func (c *call) planBytes() int64 {
-	return int64(cap(c.chunks)) * int64(unsafe.Sizeof(chunk{}))
+	const term = 2 * int64(unsafe.Sizeof(kernel.Ranger(nil)))
+	// Lists that grow by appending leave their earlier selves behind.
+	return 2*int64(cap(c.chunks))*int64(unsafe.Sizeof(chunk{})) + 2*term*int64(c.terms()*(c.active()+1))
 }
 
 func (c *call) tasks() int { return len(c.chunks) * c.op.cfg.KVHeads }
@@ -120,6 +129,7 @@ func (c *call) worker() {
 	defer c.caught.recover(&c.stop)
 	s := c.scratch[c.started.Add(1)-1]
 	heads := c.op.cfg.KVHeads
+	c.reserve(s)
 	for !c.stop.Load() {
 		n := int(c.next.Add(1)) - 1
 		if n >= c.tasks() {
@@ -128,6 +138,36 @@ func (c *call) worker() {
 		c.fill(&s.task, &s.dropout, c.chunks[n/heads], n%heads)
 		kernel.Forward(c.op.ops, &s.ws, &s.task)
 	}
+}
+
+// reserve gives a worker the scratch of the largest task, so that which tasks
+// fall to it in later calls does not matter.
+func (c *call) reserve(s *scratch) {
+	t, cfg := &s.task, &c.op.cfg
+	terms := c.terms()
+	masks := kernel.Mask{
+		Rangers: slices.Grow(t.Mask.Rangers[:0], terms), Bitmaps: slices.Grow(t.Mask.Bitmaps[:0], terms),
+	}
+	*t = kernel.Task{DK: cfg.HeadDim, DV: cfg.ValueDim, Last: c.rows, Slopes: cfg.ALiBi, Mask: masks}
+	t.Keys = c.keys
+	for b := range c.in.Bias {
+		if c.in.Bias[b].Data != nil {
+			t.Bias.Data = c.in.Bias[b].Data
+		}
+	}
+	if c.in.Dropout != nil {
+		t.Dropout = &s.dropout
+	}
+	kernel.Reserve(c.op.ops, &s.ws, t)
+}
+
+// terms is the number of masks that a sequence has at most.
+func (c *call) terms() int {
+	n := 0
+	for b := range c.batch.Masks {
+		n = max(n, len(c.batch.Masks[b].terms))
+	}
+	return n + len(c.op.cfg.Mask.terms)
 }
 
 // forget drops what c holds of the caller's.

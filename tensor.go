@@ -181,6 +181,7 @@ func (t *Tensor) checkDistinct(name string, cu []int, heads, dim int) error {
 	token, head := t.TokenStride, t.HeadStride
 	ok := true
 	switch {
+	case rows == 0:
 	case rows <= 1 && heads <= 1:
 	case rows <= 1:
 		ok = head >= dim
