@@ -20,6 +20,7 @@ type pass struct {
 	*Ops
 	*Workspace
 	t       *Task
+	inGroup int // strips
 	panels  int // of V and O
 	vBlock  int // elements of one block of packed V
 	perHead bool
@@ -35,7 +36,7 @@ type pass struct {
 // The span is outermost so that its packed keys serve all rows of the task and
 // scratch does not grow with the sequence.
 func Forward(ops *Ops, ws *Workspace, t *Task) {
-	p := pass{Ops: ops, Workspace: ws, t: t, perHead: t.Mask.perHead()}
+	p := pass{Ops: ops, Workspace: ws, t: t, perHead: t.Mask.perHead(), inGroup: ops.groupStrips()}
 	p.panels = padded(t.DV, ops.Panel) / ops.Panel
 	p.vBlock = p.panels * ops.vStep()
 	lo, hi := p.layOut()
@@ -43,11 +44,11 @@ func Forward(ops *Ops, ws *Workspace, t *Task) {
 	for span := lo / SpanKeys; span <= last; span++ {
 		clear(ws.packed[:])
 		start := span == lo/SpanKeys
-		for g := 0; g < len(ws.strips); g += groupStrips {
+		for g := 0; g < len(ws.strips); g += p.inGroup {
 			if t.stopped() {
 				return
 			}
-			group := ws.strips[g:min(g+groupStrips, len(ws.strips))]
+			group := ws.strips[g:min(g+p.inGroup, len(ws.strips))]
 			if start {
 				for i := range group {
 					p.gatherQ(&group[i])
@@ -118,7 +119,7 @@ func (p *pass) reserve(lanes, widest int) {
 	ws.v = grow(ws.v, max(span/BlockKeys, 1)*p.vBlock)
 	ws.q = grow(ws.q, lanes*t.DK)
 	ws.o = grow(ws.o, lanes*channels)
-	ws.o2 = grow(ws.o2, groupStrips*widest*channels)
+	ws.o2 = grow(ws.o2, p.inGroup*widest*channels)
 	ws.m, ws.l = grow(ws.m, lanes), grow(ws.l, lanes)
 	ws.m2, ws.l2 = grow(ws.m2, lanes), grow(ws.l2, lanes)
 	ws.lo, ws.hi = grow(ws.lo, lanes), grow(ws.hi, lanes)
@@ -219,7 +220,7 @@ func (p *pass) state(s *strip, i, span int) (o, m, l *float32, empty bool) {
 		}
 		return o, m, l, empty
 	}
-	o, m, l, empty = &p.o2[i*len(p.o2)/groupStrips], &p.m2[n], &p.l2[n], !s.second
+	o, m, l, empty = &p.o2[i*len(p.o2)/p.inGroup], &p.m2[n], &p.l2[n], !s.second
 	if empty {
 		s.second = true
 		p.clearState(p.m2[n:], p.l2[n:], s.loops.Width)
@@ -240,7 +241,7 @@ func (p *pass) foldSpan(s *strip, i int) {
 	}
 	s.second = false
 	n := s.lane
-	p.Fold(&p.o[s.o], &p.m[n], &p.l[n], &p.o2[i*len(p.o2)/groupStrips], &p.m2[n], &p.l2[n],
+	p.Fold(&p.o[s.o], &p.m[n], &p.l[n], &p.o2[i*len(p.o2)/p.inGroup], &p.m2[n], &p.l2[n],
 		p.panels*p.Panel, s.loops.Width, p.t.Score.unit())
 }
 

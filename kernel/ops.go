@@ -42,7 +42,8 @@ type Ops struct {
 	// Panel is the number of keys in a panel of K, and of channels in a panel
 	// of V: the rows of the register tile.
 	Panel int
-	// Strips holds the loops for each strip width, widest first.
+	// Strips holds the loops for each strip width: first the one for most rows,
+	// then those that serve what it leaves over.
 	Strips []Strip
 
 	// Gather transposes rows into lanes, q to a tile and a bias to a tile:

@@ -1,12 +1,9 @@
 package kernel
 
-// plan cuts rows into strips and appends their widths to dst: the widest as
-// long as they are filled, then what covers the rest at the least cost. A
-// narrower strip has fewer accumulators to hide the latency of a
-// multiply-add, so a lane of it costs more.
+// plan cuts rows into strips and appends their indices to dst: the main strip
+// for most rows, and for the rest what covers it at the least cost.
 func (ops *Ops) plan(dst []uint8, rows int) []uint8 {
-	widest := ops.Strips[0].Width
-	for ; rows >= 2*widest; rows -= widest {
+	for main := ops.Strips[0].Width; rows >= MaxLanes+main; rows -= main {
 		dst = append(dst, 0)
 	}
 	for rows > 0 {

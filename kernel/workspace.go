@@ -1,12 +1,15 @@
 package kernel
 
-// groupStrips strips of queries share one pass over the keys of a span, so
+// groupRows rows, in several strips, share one pass over the keys of a span, so
 // that a block of K and V is read from the second-level cache once for all of
 // them: one strip alone loses 3 to 10 percent at 8192 keys.
-const groupStrips = 4
+const groupRows = 128
+
+// groupStrips is the number of strips in a group.
+func (ops *Ops) groupStrips() int { return max(groupRows/ops.Strips[0].Width, 1) }
 
 // GroupRows is the number of rows that tasks should be cut into multiples of.
-func (ops *Ops) GroupRows() int { return groupStrips * ops.Strips[0].Width }
+func (ops *Ops) GroupRows() int { return ops.groupStrips() * ops.Strips[0].Width }
 
 // Workspace is the scratch of one worker. Its buffers grow to what the largest
 // task needs, and are then reused.
@@ -59,10 +62,10 @@ func (ops *Ops) vStep() int { return BlockKeys*ops.Panel + 16 }
 
 // ScratchBytes bounds the workspace of any task of at most rows rows.
 func (ops *Ops) ScratchBytes(rows, dk, dv int) int64 {
-	lanes := int64(rows + groupStrips*MaxLanes)
+	lanes, group := int64(rows+2*MaxLanes), int64(ops.groupStrips()*MaxLanes)
 	dvp := int64(padded(dv, ops.Panel))
 	floats := SpanKeys*int64(dk) + SpanKeys/BlockKeys*dvp/int64(ops.Panel)*int64(ops.vStep()) +
-		lanes*(int64(dk)+dvp) + groupStrips*MaxLanes*dvp +
+		lanes*(int64(dk)+dvp) + group*dvp +
 		2*BlockKeys*MaxLanes
 	const perLane = 4*4 + 2*8 + 4*4 + 8 + 16
 	bytes := 4*floats + lanes*perLane + 4*MaskWords*MaxLanes

@@ -58,15 +58,15 @@ func (s *suite) shape(t *testing.T) {
 	if len(s.got.Strips) == 0 {
 		t.Fatal("there are no strips")
 	}
-	last := kernel.MaxLanes + 1
+	seen := map[int]bool{}
 	for _, x := range s.got.Strips {
-		if x.Width < 1 || x.Width >= last {
-			t.Errorf("strip of width %d, must be positive, at most %d and below the one before", x.Width, kernel.MaxLanes)
+		if x.Width < 1 || x.Width > kernel.MaxLanes || seen[x.Width] {
+			t.Errorf("strip of width %d, must be positive, at most %d and not there before", x.Width, kernel.MaxLanes)
 		}
 		if x.Cost < 1 {
 			t.Errorf("strip of width %d costs %d, must be positive", x.Width, x.Cost)
 		}
-		last = x.Width
+		seen[x.Width] = true
 	}
 }
 
