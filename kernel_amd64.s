@@ -2890,18 +2890,18 @@ panel1:
 	CMPQ    BX, $0x03
 	CMOVQLE R8, R9
 	LEAQ    (CX)(DX*4), CX
-	MOVQ    d+32(FP), R10
-	SHRQ    $0x03, R10
-	XORQ    R11, R11
-	TESTQ   R10, R10
+	MOVQ    d+32(FP), R11
+	SHRQ    $0x03, R11
+	XORQ    R10, R10
+	TESTQ   R11, R11
 	JZ      done4
 	PCALIGN $0x40
 
 loop3:
-	VMOVUPS    (SI)(R11*1), Y0
-	VMOVUPS    (DI)(R11*1), Y1
-	VMOVUPS    (R8)(R11*1), Y2
-	VMOVUPS    (R9)(R11*1), Y3
+	VMOVUPS    (SI)(R10*1), Y0
+	VMOVUPS    (DI)(R10*1), Y1
+	VMOVUPS    (R8)(R10*1), Y2
+	VMOVUPS    (R9)(R10*1), Y3
 	VUNPCKLPS  Y1, Y0, Y4
 	VUNPCKHPS  Y1, Y0, Y5
 	VUNPCKLPS  Y3, Y2, Y6
@@ -2919,29 +2919,29 @@ loop3:
 	VPERM2F128 $0x31, Y3, Y2, Y7
 	VMOVUPS    Y7, 96(AX)
 	ADDQ       $0x00000080, AX
-	ADDQ       $0x20, R11
-	DECQ       R10
+	ADDQ       $0x20, R10
+	DECQ       R11
 	JNZ        loop3
 
 done4:
-	MOVQ    d+32(FP), R10
-	ANDQ    $0x07, R10
-	TESTQ   R10, R10
+	MOVQ    d+32(FP), R11
+	ANDQ    $0x07, R11
+	TESTQ   R11, R11
 	JZ      done6
 	PCALIGN $0x40
 
 loop5:
-	MOVL (SI)(R11*1), R12
+	MOVL (SI)(R10*1), R12
 	MOVL R12, (AX)
-	MOVL (DI)(R11*1), R12
+	MOVL (DI)(R10*1), R12
 	MOVL R12, 4(AX)
-	MOVL (R8)(R11*1), R12
+	MOVL (R8)(R10*1), R12
 	MOVL R12, 8(AX)
-	MOVL (R9)(R11*1), R12
+	MOVL (R9)(R10*1), R12
 	MOVL R12, 12(AX)
 	ADDQ $0x10, AX
-	ADDQ $0x04, R11
-	DECQ R10
+	ADDQ $0x04, R10
+	DECQ R11
 	JNZ  loop5
 
 done6:
@@ -5765,69 +5765,66 @@ column1:
 	PCALIGN      $0x40
 
 loop2:
-	VPADDQ    Z6, Z0, Z0
-	VPSRLQ    $0x1e, Z0, Z4
-	VXORPS    Z4, Z0, Z2
-	VPMULLQ   widebf58476d1ce4e5b9<>+0(SB), Z2, Z2
-	VPSRLQ    $0x1b, Z2, Z4
-	VXORPS    Z4, Z2, Z2
-	VPMULLQ   wide94d049bb133111eb<>+0(SB), Z2, Z2
-	VPSRLQ    $0x1f, Z2, Z4
-	VXORPS    Z4, Z2, Z2
-	VPADDQ    Z6, Z1, Z1
-	VPSRLQ    $0x1e, Z1, Z4
-	VXORPS    Z4, Z1, Z3
-	VPMULLQ   widebf58476d1ce4e5b9<>+0(SB), Z3, Z3
-	VPSRLQ    $0x1b, Z3, Z4
-	VXORPS    Z4, Z3, Z3
-	VPMULLQ   wide94d049bb133111eb<>+0(SB), Z3, Z3
-	VPSRLQ    $0x1f, Z3, Z4
-	VXORPS    Z4, Z3, Z3
-	VSHUFPS   $0x88, Z3, Z2, Z9
-	VXORPS    Z10, Z9, Z9
-	VPCMPD    $0x05, Z7, Z9, K1
-	VMOVUPS.Z (R10), K1, Z9
-	VMULPS    Z8, Z9, Z9
-	VMOVUPS   Z9, (R10)
-	ADDQ      R8, R10
-	VSHUFPS   $0xdd, Z3, Z2, Z9
-	VXORPS    Z10, Z9, Z9
-	VPCMPD    $0x05, Z7, Z9, K1
-	VMOVUPS.Z (R10), K1, Z9
-	VMULPS    Z8, Z9, Z9
-	VMOVUPS   Z9, (R10)
-	ADDQ      R8, R10
-	DECQ      R12
-	JNZ       loop2
+	VPADDQ   Z6, Z0, Z0
+	VPSRLQ   $0x1e, Z0, Z4
+	VXORPS   Z4, Z0, Z2
+	VPMULLQ  widebf58476d1ce4e5b9<>+0(SB), Z2, Z2
+	VPSRLQ   $0x1b, Z2, Z4
+	VXORPS   Z4, Z2, Z2
+	VPMULLQ  wide94d049bb133111eb<>+0(SB), Z2, Z2
+	VPSRLQ   $0x1f, Z2, Z4
+	VXORPS   Z4, Z2, Z2
+	VPADDQ   Z6, Z1, Z1
+	VPSRLQ   $0x1e, Z1, Z4
+	VXORPS   Z4, Z1, Z3
+	VPMULLQ  widebf58476d1ce4e5b9<>+0(SB), Z3, Z3
+	VPSRLQ   $0x1b, Z3, Z4
+	VXORPS   Z4, Z3, Z3
+	VPMULLQ  wide94d049bb133111eb<>+0(SB), Z3, Z3
+	VPSRLQ   $0x1f, Z3, Z4
+	VXORPS   Z4, Z3, Z3
+	VSHUFPS  $0x88, Z3, Z2, Z9
+	VXORPS   Z10, Z9, Z9
+	VPCMPD   $0x05, Z7, Z9, K1
+	VMULPS.Z (R10), Z8, K1, Z9
+	VMOVUPS  Z9, (R10)
+	ADDQ     R8, R10
+	VSHUFPS  $0xdd, Z3, Z2, Z9
+	VXORPS   Z10, Z9, Z9
+	VPCMPD   $0x05, Z7, Z9, K1
+	VMULPS.Z (R10), Z8, K1, Z9
+	VMOVUPS  Z9, (R10)
+	ADDQ     R8, R10
+	DECQ     R12
+	JNZ      loop2
 
 done3:
-	TESTQ     $0x00000001, R11
-	JZ        even4
-	VPADDQ    Z6, Z0, Z0
-	VPSRLQ    $0x1e, Z0, Z4
-	VXORPS    Z4, Z0, Z2
-	VPMULLQ   widebf58476d1ce4e5b9<>+0(SB), Z2, Z2
-	VPSRLQ    $0x1b, Z2, Z4
-	VXORPS    Z4, Z2, Z2
-	VPMULLQ   wide94d049bb133111eb<>+0(SB), Z2, Z2
-	VPSRLQ    $0x1f, Z2, Z4
-	VXORPS    Z4, Z2, Z2
-	VPADDQ    Z6, Z1, Z1
-	VPSRLQ    $0x1e, Z1, Z4
-	VXORPS    Z4, Z1, Z3
-	VPMULLQ   widebf58476d1ce4e5b9<>+0(SB), Z3, Z3
-	VPSRLQ    $0x1b, Z3, Z4
-	VXORPS    Z4, Z3, Z3
-	VPMULLQ   wide94d049bb133111eb<>+0(SB), Z3, Z3
-	VPSRLQ    $0x1f, Z3, Z4
-	VXORPS    Z4, Z3, Z3
-	VSHUFPS   $0x88, Z3, Z2, Z9
-	VXORPS    Z10, Z9, Z9
-	VPCMPD    $0x05, Z7, Z9, K1
-	VMOVUPS.Z (R10), K1, Z9
-	VMULPS    Z8, Z9, Z9
-	VMOVUPS   Z9, (R10)
-	ADDQ      R8, R10
+	TESTQ    $0x00000001, R11
+	JZ       even4
+	VPADDQ   Z6, Z0, Z0
+	VPSRLQ   $0x1e, Z0, Z4
+	VXORPS   Z4, Z0, Z2
+	VPMULLQ  widebf58476d1ce4e5b9<>+0(SB), Z2, Z2
+	VPSRLQ   $0x1b, Z2, Z4
+	VXORPS   Z4, Z2, Z2
+	VPMULLQ  wide94d049bb133111eb<>+0(SB), Z2, Z2
+	VPSRLQ   $0x1f, Z2, Z4
+	VXORPS   Z4, Z2, Z2
+	VPADDQ   Z6, Z1, Z1
+	VPSRLQ   $0x1e, Z1, Z4
+	VXORPS   Z4, Z1, Z3
+	VPMULLQ  widebf58476d1ce4e5b9<>+0(SB), Z3, Z3
+	VPSRLQ   $0x1b, Z3, Z4
+	VXORPS   Z4, Z3, Z3
+	VPMULLQ  wide94d049bb133111eb<>+0(SB), Z3, Z3
+	VPSRLQ   $0x1f, Z3, Z4
+	VXORPS   Z4, Z3, Z3
+	VSHUFPS  $0x88, Z3, Z2, Z9
+	VXORPS   Z10, Z9, Z9
+	VPCMPD   $0x05, Z7, Z9, K1
+	VMULPS.Z (R10), Z8, K1, Z9
+	VMOVUPS  Z9, (R10)
+	ADDQ     R8, R10
 
 even4:
 	ADDQ $0x40, SI
@@ -5898,30 +5895,30 @@ panel1:
 	CMPQ    BX, $0x07
 	CMOVQLE R12, R13
 	LEAQ    (CX)(DX*8), CX
-	MOVQ    d+32(FP), R14
-	SHRQ    $0x03, R14
-	XORQ    R15, R15
-	TESTQ   R14, R14
+	MOVQ    d+32(FP), R15
+	SHRQ    $0x03, R15
+	XORQ    R14, R14
+	TESTQ   R15, R15
 	JZ      done4
 	PCALIGN $0x40
 
 loop3:
-	VMOVUPS     (SI)(R15*1), X0
-	VINSERTF128 $0x01, (R10)(R15*1), Y0, Y0
-	VMOVUPS     (DI)(R15*1), X1
-	VINSERTF128 $0x01, (R11)(R15*1), Y1, Y1
-	VMOVUPS     (R8)(R15*1), X2
-	VINSERTF128 $0x01, (R12)(R15*1), Y2, Y2
-	VMOVUPS     (R9)(R15*1), X3
-	VINSERTF128 $0x01, (R13)(R15*1), Y3, Y3
-	VMOVUPS     16(SI)(R15*1), X4
-	VINSERTF128 $0x01, 16(R10)(R15*1), Y4, Y4
-	VMOVUPS     16(DI)(R15*1), X5
-	VINSERTF128 $0x01, 16(R11)(R15*1), Y5, Y5
-	VMOVUPS     16(R8)(R15*1), X6
-	VINSERTF128 $0x01, 16(R12)(R15*1), Y6, Y6
-	VMOVUPS     16(R9)(R15*1), X7
-	VINSERTF128 $0x01, 16(R13)(R15*1), Y7, Y7
+	VMOVUPS     (SI)(R14*1), X0
+	VINSERTF128 $0x01, (R10)(R14*1), Y0, Y0
+	VMOVUPS     (DI)(R14*1), X1
+	VINSERTF128 $0x01, (R11)(R14*1), Y1, Y1
+	VMOVUPS     (R8)(R14*1), X2
+	VINSERTF128 $0x01, (R12)(R14*1), Y2, Y2
+	VMOVUPS     (R9)(R14*1), X3
+	VINSERTF128 $0x01, (R13)(R14*1), Y3, Y3
+	VMOVUPS     16(SI)(R14*1), X4
+	VINSERTF128 $0x01, 16(R10)(R14*1), Y4, Y4
+	VMOVUPS     16(DI)(R14*1), X5
+	VINSERTF128 $0x01, 16(R11)(R14*1), Y5, Y5
+	VMOVUPS     16(R8)(R14*1), X6
+	VINSERTF128 $0x01, 16(R12)(R14*1), Y6, Y6
+	VMOVUPS     16(R9)(R14*1), X7
+	VINSERTF128 $0x01, 16(R13)(R14*1), Y7, Y7
 	VUNPCKLPS   Y1, Y0, Y8
 	VUNPCKHPS   Y1, Y0, Y9
 	VUNPCKLPS   Y3, Y2, Y10
@@ -5947,37 +5944,37 @@ loop3:
 	VSHUFPS     $0xee, Y11, Y9, Y7
 	VMOVUPS     Y7, 224(AX)
 	ADDQ        $0x00000100, AX
-	ADDQ        $0x20, R15
-	DECQ        R14
+	ADDQ        $0x20, R14
+	DECQ        R15
 	JNZ         loop3
 
 done4:
-	MOVQ    d+32(FP), R14
-	ANDQ    $0x07, R14
-	TESTQ   R14, R14
+	MOVQ    d+32(FP), R15
+	ANDQ    $0x07, R15
+	TESTQ   R15, R15
 	JZ      done6
 	PCALIGN $0x40
 
 loop5:
-	MOVL (SI)(R15*1), BP
+	MOVL (SI)(R14*1), BP
 	MOVL BP, (AX)
-	MOVL (DI)(R15*1), BP
+	MOVL (DI)(R14*1), BP
 	MOVL BP, 4(AX)
-	MOVL (R8)(R15*1), BP
+	MOVL (R8)(R14*1), BP
 	MOVL BP, 8(AX)
-	MOVL (R9)(R15*1), BP
+	MOVL (R9)(R14*1), BP
 	MOVL BP, 12(AX)
-	MOVL (R10)(R15*1), BP
+	MOVL (R10)(R14*1), BP
 	MOVL BP, 16(AX)
-	MOVL (R11)(R15*1), BP
+	MOVL (R11)(R14*1), BP
 	MOVL BP, 20(AX)
-	MOVL (R12)(R15*1), BP
+	MOVL (R12)(R14*1), BP
 	MOVL BP, 24(AX)
-	MOVL (R13)(R15*1), BP
+	MOVL (R13)(R14*1), BP
 	MOVL BP, 28(AX)
 	ADDQ $0x20, AX
-	ADDQ $0x04, R15
-	DECQ R14
+	ADDQ $0x04, R14
+	DECQ R15
 	JNZ  loop5
 
 done6:
@@ -6020,11 +6017,62 @@ groups1:
 	LEAQ    (AX)(SI*2), AX
 	ADDQ    $0x00000080, CX
 	MOVQ    BX, R10
+	SHRQ    $0x01, R10
 	TESTQ   R10, R10
 	JZ      done4
 	PCALIGN $0x40
 
 loop3:
+	PREFETCHT0  (R9)(R8*1)
+	VMOVUPS     (R9), Y1
+	VMOVUPS     (R9)(DX*1), Y3
+	VFMADD231PS Y0, Y1, Y4
+	VFMADD231PS Y0, Y3, Y4
+	VPERM2F128  $0x20, Y3, Y1, Y2
+	VPERM2F128  $0x31, Y3, Y1, Y1
+	VMOVUPS     Y2, (R11)
+	VMOVUPS     Y1, (R11)(SI*1)
+	ADDQ        $0x20, R11
+	VMOVUPS     32(R9), Y1
+	VMOVUPS     32(R9)(DX*1), Y3
+	VFMADD231PS Y0, Y1, Y5
+	VFMADD231PS Y0, Y3, Y5
+	VPERM2F128  $0x20, Y3, Y1, Y2
+	VPERM2F128  $0x31, Y3, Y1, Y1
+	VMOVUPS     Y2, (R12)
+	VMOVUPS     Y1, (R12)(SI*1)
+	ADDQ        $0x20, R12
+	PREFETCHT0  64(R9)(R8*1)
+	VMOVUPS     64(R9), Y1
+	VMOVUPS     64(R9)(DX*1), Y3
+	VFMADD231PS Y0, Y1, Y6
+	VFMADD231PS Y0, Y3, Y6
+	VPERM2F128  $0x20, Y3, Y1, Y2
+	VPERM2F128  $0x31, Y3, Y1, Y1
+	VMOVUPS     Y2, (R13)
+	VMOVUPS     Y1, (R13)(SI*1)
+	ADDQ        $0x20, R13
+	VMOVUPS     96(R9), Y1
+	VMOVUPS     96(R9)(DX*1), Y3
+	VFMADD231PS Y0, Y1, Y7
+	VFMADD231PS Y0, Y3, Y7
+	VPERM2F128  $0x20, Y3, Y1, Y2
+	VPERM2F128  $0x31, Y3, Y1, Y1
+	VMOVUPS     Y2, (R14)
+	VMOVUPS     Y1, (R14)(SI*1)
+	ADDQ        $0x20, R14
+	LEAQ        (R9)(DX*2), R9
+	DECQ        R10
+	JNZ         loop3
+
+done4:
+	MOVQ    BX, R10
+	ANDQ    $0x01, R10
+	TESTQ   R10, R10
+	JZ      done6
+	PCALIGN $0x40
+
+loop5:
 	PREFETCHT0   (R9)(R8*1)
 	VMOVUPS      (R9), Y1
 	VFMADD231PS  Y0, Y1, Y4
@@ -6049,26 +6097,49 @@ loop3:
 	ADDQ         $0x10, R14
 	ADDQ         DX, R9
 	DECQ         R10
-	JNZ          loop3
+	JNZ          loop5
 
-done4:
+done6:
 	SUBQ $0x20, DI
 	JMP  groups1
 
 done2:
-groups5:
+groups7:
 	CMPQ    DI, $0x08
-	JLT     done6
+	JLT     done8
 	MOVQ    CX, R9
 	MOVQ    AX, R11
 	LEAQ    (AX)(SI*2), AX
 	ADDQ    $0x20, CX
 	MOVQ    BX, R10
+	SHRQ    $0x01, R10
 	TESTQ   R10, R10
-	JZ      done8
+	JZ      done10
 	PCALIGN $0x40
 
-loop7:
+loop9:
+	PREFETCHT0  (R9)(R8*1)
+	VMOVUPS     (R9), Y1
+	VMOVUPS     (R9)(DX*1), Y3
+	VFMADD231PS Y0, Y1, Y4
+	VFMADD231PS Y0, Y3, Y4
+	VPERM2F128  $0x20, Y3, Y1, Y2
+	VPERM2F128  $0x31, Y3, Y1, Y1
+	VMOVUPS     Y2, (R11)
+	VMOVUPS     Y1, (R11)(SI*1)
+	ADDQ        $0x20, R11
+	LEAQ        (R9)(DX*2), R9
+	DECQ        R10
+	JNZ         loop9
+
+done10:
+	MOVQ    BX, R10
+	ANDQ    $0x01, R10
+	TESTQ   R10, R10
+	JZ      done12
+	PCALIGN $0x40
+
+loop11:
 	PREFETCHT0   (R9)(R8*1)
 	VMOVUPS      (R9), Y1
 	VFMADD231PS  Y0, Y1, Y4
@@ -6077,27 +6148,27 @@ loop7:
 	ADDQ         $0x10, R11
 	ADDQ         DX, R9
 	DECQ         R10
-	JNZ          loop7
+	JNZ          loop11
+
+done12:
+	SUBQ $0x08, DI
+	JMP  groups7
 
 done8:
-	SUBQ $0x08, DI
-	JMP  groups5
-
-done6:
 	TESTQ   DI, DI
-	JZ      end9
+	JZ      end13
 	LEAQ    tailMask<>+0(SB), R8
 	MOVQ    DI, R9
 	SHLQ    $0x02, R9
 	SUBQ    R9, R8
 	VMOVUPS 32(R8), Y2
 	CMPQ    DI, $0x04
-	JLE     four10
+	JLE     four14
 	TESTQ   BX, BX
-	JZ      done12
+	JZ      done16
 	PCALIGN $0x40
 
-loop11:
+loop15:
 	VMASKMOVPS   (CX), Y2, Y1
 	VFMADD231PS  Y0, Y1, Y4
 	VMOVUPS      X1, (AX)
@@ -6105,27 +6176,27 @@ loop11:
 	ADDQ         $0x10, AX
 	ADDQ         DX, CX
 	DECQ         BX
-	JNZ          loop11
+	JNZ          loop15
 
-done12:
-	JMP end9
+done16:
+	JMP end13
 
-four10:
+four14:
 	TESTQ   BX, BX
-	JZ      done14
+	JZ      done18
 	PCALIGN $0x40
 
-loop13:
+loop17:
 	VMASKMOVPS  (CX), Y2, Y1
 	VFMADD231PS Y0, Y1, Y4
 	VMOVUPS     X1, (AX)
 	ADDQ        $0x10, AX
 	ADDQ        DX, CX
 	DECQ        BX
-	JNZ         loop13
+	JNZ         loop17
 
-done14:
-end9:
+done18:
+end13:
 	VADDPS    Y5, Y4, Y4
 	VADDPS    Y7, Y6, Y6
 	VADDPS    Y6, Y4, Y4

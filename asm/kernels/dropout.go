@@ -38,8 +38,7 @@ func (g *gen) dropout() {
 			if g.wide {
 				const notLess = 5
 				g.VPCMPD(operand.U8(notLess), least, x, reg.K1)
-				g.VMOVUPS_Z(at(ptr, 0), reg.K1, x)
-				g.VMULPS(by, x, x)
+				g.VMULPS_Z(at(ptr, 0), by, reg.K1, x)
 			} else {
 				g.VPCMPGTD(x, least, x)
 				g.VMULPS(at(ptr, 0), by, d.t)

@@ -7,8 +7,9 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// prefetchRows is how many rows ahead the packers fetch: the rows of K and V
-// are short and far apart, and the hardware does not follow.
+// prefetchRows is how many rows ahead packV fetches: the rows of V are short and
+// far apart, and the hardware does not follow. (packK, whose panels are several
+// rows at once, gains nothing from it on Zen 3.)
 const prefetchRows = 16
 
 // packK emits Ops.PackK.
@@ -24,6 +25,9 @@ func (g *gen) packK() {
 	rows := make([]reg.GPVirtual, g.panel)
 	for i := range rows {
 		rows[i] = g.GP64()
+	}
+	c := g.GP64()
+	for i := range rows {
 		if i == 0 {
 			g.MOVQ(src, rows[0])
 			continue
@@ -37,7 +41,6 @@ func (g *gen) packK() {
 	g.LEAQ(operand.Mem{Base: src, Index: stride, Scale: uint8(g.panel)}, src)
 	blocks := g.arg("d")
 	g.SHRQ(operand.U8(3), blocks)
-	c := g.GP64()
 	g.XORQ(c, c)
 	g.loop(blocks, func() {
 		if g.panel == 4 {
@@ -133,7 +136,7 @@ func (g *gen) transposeHalves(r, t []reg.VecPhysical, store func(i int, v reg.Ve
 func (g *gen) packV(panel int) {
 	g.function(fmt.Sprintf("packV%d", panel), "(dst, src *float32, stride, n, d, step int) (finite bool)",
 		fmt.Sprintf("is Ops.PackV for panels of %d channels; works like packVGeneric.", panel))
-	v := &packV{gen: g, panel: panel, zero: reg.Y0, x: reg.Y1, mask: reg.Y2, sums: ymm(4, 8)}
+	v := &packV{gen: g, panel: panel, zero: reg.Y0, x: reg.Y1, mask: reg.Y2, y: reg.Y3, sums: ymm(4, 8)}
 	v.dst, v.src, v.stride = g.arg("dst"), g.arg("src"), g.arg("stride")
 	v.keys, v.step = g.arg("n"), g.arg("step")
 	d := g.arg("d")
@@ -175,7 +178,7 @@ type packV struct {
 	*gen
 	panel                               int
 	dst, src, stride, keys, step, ahead reg.GPVirtual
-	zero, x, mask                       reg.VecPhysical
+	zero, x, y, mask                    reg.VecPhysical
 	sums                                []reg.VecPhysical
 }
 
@@ -202,11 +205,35 @@ func (v *packV) groups(count int) {
 	}
 	v.ADDQ(imm(32*count), v.src)
 	v.MOVQ(v.keys, keys)
+	fetch := func(i int) {
+		if i%2 == 0 {
+			v.PREFETCHT0(operand.Mem{Base: from, Index: v.ahead, Scale: 1, Disp: 32 * i})
+		}
+	}
+	if v.panel == 4 {
+		// Two keys' channels lie side by side in a panel of four.
+		v.SHRQ(operand.U8(1), keys)
+		v.loop(keys, func() {
+			for i := range to {
+				fetch(i)
+				v.VMOVUPS(at(from, 32*i), v.x)
+				v.VMOVUPS(operand.Mem{Base: from, Index: v.stride, Scale: 1, Disp: 32 * i}, v.y)
+				v.VFMADD231PS(v.zero, v.x, v.sums[i])
+				v.VFMADD231PS(v.zero, v.y, v.sums[i])
+				v.VPERM2F128(operand.U8(0x20), v.y, v.x, v.mask)
+				v.VPERM2F128(operand.U8(0x31), v.y, v.x, v.x)
+				v.VMOVUPS(v.mask, at(to[i], 0))
+				v.VMOVUPS(v.x, operand.Mem{Base: to[i], Index: v.step, Scale: 1})
+				v.ADDQ(operand.U8(32), to[i])
+			}
+			v.LEAQ(operand.Mem{Base: from, Index: v.stride, Scale: 2}, from)
+		})
+		v.MOVQ(v.keys, keys)
+		v.ANDQ(operand.U8(1), keys)
+	}
 	v.loop(keys, func() {
 		for i := range to {
-			if i%2 == 0 {
-				v.PREFETCHT0(operand.Mem{Base: from, Index: v.ahead, Scale: 1, Disp: 32 * i})
-			}
+			fetch(i)
 			v.VMOVUPS(at(from, 32*i), v.x)
 			v.VFMADD231PS(v.zero, v.x, v.sums[i])
 			v.store(to[i], true)
