@@ -2116,7 +2116,7 @@ TEXT ·softcapAVX2(SB), $0-40
 column1:
 	LEAQ    (AX)(SI*1), DI
 	MOVQ    DX, R8
-	VMOVAPS Y2, Y1
+	VMOVUPS (CX)(SI*1), Y1
 	MOVQ    R8, R9
 	ANDQ    $0x01, R9
 	SHRQ    $0x01, R8
@@ -2466,7 +2466,7 @@ TEXT ·alibiAVX2(SB), $0-52
 column1:
 	LEAQ    (AX)(R8*1), R9
 	MOVQ    SI, R10
-	VMOVAPS Y2, Y1
+	VMOVUPS (CX)(R8*1), Y1
 	VMOVUPS (BX)(R8*1), Y5
 	VMOVUPS (DX)(R8*1), Y7
 	MOVQ    R10, R11
@@ -2555,7 +2555,7 @@ TEXT ·biasAVX2(SB), $0-44
 column1:
 	LEAQ    (AX)(R8*1), R9
 	MOVQ    BX, R10
-	VMOVAPS Y2, Y1
+	VMOVUPS (CX)(R8*1), Y1
 	LEAQ    (DX)(R8*1), DI
 	MOVQ    R10, R11
 	ANDQ    $0x01, R11
@@ -2619,7 +2619,7 @@ column1:
 	LEAQ    (AX)(DI*1), R8
 	LEAQ    (DX)(DI*1), R9
 	MOVQ    BX, R10
-	VMOVAPS Y2, Y1
+	VMOVUPS (CX)(DI*1), Y1
 
 word2:
 	TESTQ   R10, R10
@@ -5438,7 +5438,7 @@ TEXT ·softcapAVX512(SB), $0-40
 column1:
 	LEAQ    (AX)(SI*1), DI
 	MOVQ    DX, R8
-	VMOVAPS Z2, Z1
+	VMOVUPS (CX)(SI*1), Z1
 	MOVQ    R8, R9
 	ANDQ    $0x01, R9
 	SHRQ    $0x01, R8
@@ -5554,7 +5554,7 @@ TEXT ·alibiAVX512(SB), $0-52
 column1:
 	LEAQ    (AX)(R8*1), R9
 	MOVQ    SI, R10
-	VMOVAPS Z2, Z1
+	VMOVUPS (CX)(R8*1), Z1
 	VMOVUPS (BX)(R8*1), Z5
 	VMOVUPS (DX)(R8*1), Z7
 	MOVQ    R10, R11
@@ -5625,7 +5625,7 @@ TEXT ·biasAVX512(SB), $0-44
 column1:
 	LEAQ    (AX)(R8*1), R9
 	MOVQ    BX, R10
-	VMOVAPS Z2, Z1
+	VMOVUPS (CX)(R8*1), Z1
 	LEAQ    (DX)(R8*1), DI
 	MOVQ    R10, R11
 	ANDQ    $0x01, R11
@@ -5689,7 +5689,7 @@ column1:
 	LEAQ    (AX)(DI*1), R8
 	LEAQ    (DX)(DI*1), R9
 	MOVQ    BX, R10
-	VMOVAPS Z2, Z1
+	VMOVUPS (CX)(DI*1), Z1
 
 word2:
 	TESTQ   R10, R10

@@ -263,13 +263,10 @@ func maskGeneric(s, max *float32, words *uint32, n, w int) {
 	})
 }
 
-// eachScore applies f to the score of key j and lane r, and takes the maximum
+// eachScore applies f to the score of key j and lane r, and raises the maximum
 // of each lane.
 func eachScore(s, max *float32, n, w int, f func(j, r int, x float32) float32) {
 	mx := view(max, w)
-	for r := range mx {
-		mx[r] = negInf
-	}
 	for j := range n {
 		row := at(s, j*w, w)
 		for r, x := range row {

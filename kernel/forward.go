@@ -15,6 +15,13 @@ type strip struct {
 	second                 bool
 }
 
+// lane is a row of the task and the interval of keys it sees, as far as
+// intervals tell.
+type lane struct {
+	i, h   int // position, and head within the group
+	lo, hi int
+}
+
 // pass is one task on its way through the keys.
 type pass struct {
 	*Ops
@@ -85,7 +92,7 @@ func (p *pass) nextVisible(span, hi int) int {
 // of lanes. It returns the interval of keys that any row may see.
 func (p *pass) layOut() (lo, hi int) {
 	t, ws := p.t, p.Workspace
-	ws.widths = p.plan(ws.widths[:0], t.Last-t.First)
+	ws.widths = p.plan(ws.widths[:0], t.Last-t.First, &ws.covers)
 	ws.strips = ws.strips[:0]
 	lanes, widest, row := 0, 0, t.First
 	for _, i := range ws.widths {
@@ -122,7 +129,7 @@ func (p *pass) reserve(lanes, widest int) {
 	ws.o2 = grow(ws.o2, p.inGroup*widest*channels)
 	ws.m, ws.l = grow(ws.m, lanes), grow(ws.l, lanes)
 	ws.m2, ws.l2 = grow(ws.m2, lanes), grow(ws.l2, lanes)
-	ws.lo, ws.hi = grow(ws.lo, lanes), grow(ws.hi, lanes)
+	ws.lanes = grow(ws.lanes, lanes)
 	ws.s = grow(ws.s, BlockKeys*widest)
 	ws.words = grow(ws.words, MaskWords*widest)
 	if t.Slopes != nil {
@@ -136,45 +143,50 @@ func (p *pass) reserve(lanes, widest int) {
 	}
 }
 
-// row returns position and head within the group of lane r of s.
-func (p *pass) row(s *strip, r int) (i, h int) {
-	row := s.first + min(r, s.rows-1)
-	return row / p.t.Group, row % p.t.Group
-}
-
-// fillLanes fills the arrays of lanes for s, and its intervals.
+// fillLanes fills the arrays of lanes for s, and its intervals. Lanes past the
+// last row repeat it.
 func (p *pass) fillLanes(s *strip) {
 	t, ws := p.t, p.Workspace
 	s.lo, s.hi, s.fullLo, s.fullHi = t.Keys, 0, 0, t.Keys
-	last := -1
+	x := lane{i: s.first / t.Group, h: s.first % t.Group}
+	x.lo, x.hi = t.Mask.rangeOf(&t.Sequence, x.i)
 	for r := range s.loops.Width {
-		i, h := p.row(s, r)
 		n := s.lane + r
-		if i != last {
-			ws.lo[n], ws.hi[n] = t.Mask.rangeOf(&t.Sequence, i)
-			last = i
-		} else {
-			ws.lo[n], ws.hi[n] = ws.lo[n-1], ws.hi[n-1]
-		}
-		lo, hi := ws.lo[n], ws.hi[n]
-		s.fullLo, s.fullHi = max(s.fullLo, lo), min(s.fullHi, hi)
-		if lo < hi {
-			s.lo, s.hi = min(s.lo, lo), max(s.hi, hi)
+		ws.lanes[n] = x
+		s.fullLo, s.fullHi = max(s.fullLo, x.lo), min(s.fullHi, x.hi)
+		if x.lo < x.hi {
+			s.lo, s.hi = min(s.lo, x.lo), max(s.hi, x.hi)
 		}
 		if t.Slopes != nil {
-			ws.pos[n], ws.slope[n] = int32(i+t.Offset), t.Slopes[h]
+			ws.pos[n], ws.slope[n] = int32(x.i+t.Offset), t.Slopes[x.h]
 		}
 		if t.Dropout != nil {
-			ws.key[n], ws.threshold[n], ws.keep[n] = t.Dropout.lane(t.FirstHead+h, i)
+			ws.key[n], ws.threshold[n], ws.keep[n] = t.Dropout.lane(t.FirstHead+x.h, x.i)
+		}
+		if r+1 >= s.rows {
+			continue
+		}
+		if x.h++; x.h == t.Group {
+			x.i, x.h = x.i+1, 0
+			x.lo, x.hi = t.Mask.rangeOf(&t.Sequence, x.i)
 		}
 	}
 }
 
-// offsets fills off with where each lane's row of a view starts.
+// lanesOf are the lanes of s.
+func (p *pass) lanesOf(s *strip) []lane { return p.lanes[s.lane : s.lane+s.loops.Width] }
+
+// positions returns the interval of positions in s.
+func (p *pass) positions(s *strip) (i0, i1 int) {
+	lanes := p.lanesOf(s)
+	return lanes[0].i, lanes[len(lanes)-1].i + 1
+}
+
+// offsets fills off with where each lane's row of a view starts, from its
+// element first on.
 func (p *pass) offsets(s *strip, v *Rows, first int) {
-	for r := range s.loops.Width {
-		i, h := p.row(s, r)
-		p.off[r] = i*v.Row + h*v.Head + first
+	for r, x := range p.lanesOf(s) {
+		p.off[r] = x.i*v.Row + x.h*v.Head + first
 	}
 }
 
@@ -188,11 +200,11 @@ func (p *pass) gatherQ(s *strip) {
 func (p *pass) runSpan(group []strip, span, hi int) {
 	t := p.t
 	end := min((span+1)*SpanKeys, t.Keys)
-	i0, _ := p.row(&group[0], 0)
-	i1, _ := p.row(&group[len(group)-1], MaxLanes)
+	i0, _ := p.positions(&group[0])
+	_, i1 := p.positions(&group[len(group)-1])
 	for b := span * SpanKeys; b < min(end, hi); b += BlockKeys {
 		if len(t.Mask.Bitmaps) > 0 {
-			v, next := t.Mask.tile(&t.Sequence, i0, i1+1, b, min(b+BlockKeys, end))
+			v, next := t.Mask.tile(&t.Sequence, i0, i1, b, min(b+BlockKeys, end))
 			if v == Hidden {
 				b += max(next-b, BlockKeys)/BlockKeys*BlockKeys - BlockKeys
 				continue
@@ -249,96 +261,150 @@ func (p *pass) foldSpan(s *strip, i int) {
 // i-th of its group.
 func (p *pass) tile(s *strip, i, span, b, end int) {
 	t, w := p.t, s.loops.Width
-	from, to := max(b, s.lo), min(end, s.hi)
-	if from >= to {
-		return
-	}
-	from -= (from - b) % p.Panel
-	masked, visible := p.visibility(s, b, from, to, end)
-	if !visible {
+	c := p.cut(s, b, end)
+	if c.from >= c.to {
 		return
 	}
 	block := b % SpanKeys / BlockKeys
 	p.pack(block, b, end)
-	n := to - from
 	for r := range w {
 		p.max[r] = float32(math.Inf(-1))
 	}
-	s.loops.Score(&p.s[0], &p.max[0], &p.k[(b%SpanKeys+from-b)*t.DK], &p.q[s.q], t.DK, (n+p.Panel-1)/p.Panel)
-	p.modify(s, from, n)
-	if masked {
-		p.Mask(&p.s[0], &p.max[0], &p.words[0], n, w)
-	}
+	p.logits(s, b, c.from, c.from, c.full, true)
+	p.logits(s, b, c.from, c.full, c.rest, false)
+	p.logits(s, b, c.from, c.rest, c.to, true)
+	n := c.to - c.from
 	o, m, l, empty := p.state(s, i, span)
 	p.Softmax(&p.s[0], &p.max[0], m, l, &p.alpha[0], n, w, t.Score.unit())
 	if t.Dropout != nil {
-		p.Ops.Dropout(&p.s[0], &p.key[s.lane], &p.threshold[s.lane], &p.keep[s.lane], from, n, w)
+		p.Ops.Dropout(&p.s[0], &p.key[s.lane], &p.threshold[s.lane], &p.keep[s.lane], c.from, n, w)
 	}
 	alpha := &p.alpha[0]
 	if empty {
 		alpha = nil
 	}
-	v := &p.v[block*p.vBlock+(from-b)*p.Panel]
-	if masked && !p.finite[block] {
+	v := &p.v[block*p.vBlock+(c.from-b)*p.Panel]
+	if !p.finite[block] && c.rest-c.full < n {
+		p.fillWords(s, c.from, n)
 		p.AccumulateVisible(o, v, &p.s[0], alpha, &p.words[0], n, p.vStep(), p.panels, p.Panel, w)
 		return
 	}
 	s.loops.Accumulate(o, v, &p.s[0], alpha, n, p.vStep(), p.panels)
 }
 
-// visibility decides whether a tile holds anything visible and whether it must
-// be masked, in which case words hold what each lane sees.
-func (p *pass) visibility(s *strip, b, from, to, end int) (masked, visible bool) {
-	t := p.t
-	// A panel that is cut short holds real keys that nobody here sees, and the
-	// maximum that Score takes would include them.
-	cut := to < end && (to-b)%p.Panel != 0
-	masked = cut || from < s.fullLo || to > s.fullHi
-	if len(t.Mask.Bitmaps) > 0 {
-		i0, _ := p.row(s, 0)
-		i1, _ := p.row(s, MaxLanes)
-		switch v, _ := t.Mask.tile(&t.Sequence, i0, i1+1, from, to); v {
+// cuts divide the keys of a tile: those from full to rest are visible to every
+// lane, those before and after must be masked. All but to lie between panels.
+type cuts struct{ from, full, rest, to int }
+
+// cut decides which keys of the block b <= j < end strip s visits. If it sees
+// none, to is not above from.
+func (p *pass) cut(s *strip, b, end int) cuts {
+	c := cuts{from: max(b, s.lo), to: min(end, s.hi)}
+	if c.from >= c.to {
+		return c
+	}
+	c.from -= (c.from - b) % p.Panel
+	c.full = min(b+padded(max(c.from, s.fullLo)-b, p.Panel), c.to)
+	c.rest = min(c.to, s.fullHi)
+	if c.rest < end {
+		// A panel that is cut short holds real keys that not all lanes see, and
+		// the maximum that Score takes would include them.
+		c.rest -= (c.rest - b) % p.Panel
+	}
+	c.rest = max(c.rest, c.full)
+	if len(p.t.Mask.Bitmaps) > 0 {
+		i0, i1 := p.positions(s)
+		v, _ := p.t.Mask.tile(&p.t.Sequence, i0, i1, c.from, c.to)
+		if v == Mixed {
+			v = p.fillWords(s, c.from, c.to-c.from)
+		}
+		switch v {
 		case Hidden:
-			return false, false
+			return cuts{}
 		case Mixed:
-			masked = true
+			c.full, c.rest = c.to, c.to
 		}
 	}
-	if !masked {
-		return false, true
+	if c.full == c.rest && !p.sees(s, c.from, c.to) {
+		return cuts{}
 	}
-	switch p.fillWords(s, from, to-from) {
-	case Hidden:
-		return false, false
-	case Visible:
-		return cut, true
-	}
-	return true, true
+	return c
 }
 
-// fillWords fills words [MaskWords][w] for n keys from key j0, and classifies
-// them.
+// sees reports whether the interval of some lane of s has keys in from <= j <
+// to.
+func (p *pass) sees(s *strip, from, to int) bool {
+	for _, x := range p.lanesOf(s) {
+		if x.lo < to && x.hi > from {
+			return true
+		}
+	}
+	return false
+}
+
+// logits computes the logits of the keys a <= j < z of the block that starts at
+// b, in a tile whose row 0 is key first.
+func (p *pass) logits(s *strip, b, first, a, z int, masked bool) {
+	if a >= z {
+		return
+	}
+	t, w, n := p.t, s.loops.Width, z-a
+	tile := &p.s[(a-first)*w]
+	// Only the last pass over the tile sees what the maximum is to be taken of.
+	maximum := func(last bool) *float32 {
+		if last {
+			return &p.max[0]
+		}
+		return &p.unused[0]
+	}
+	softcap, alibi, bias := t.Score.softcap > 0, t.Slopes != nil, t.Bias.Data != nil
+	s.loops.Score(tile, maximum(!softcap && !alibi && !bias && !masked),
+		&p.k[(b%SpanKeys+a-b)*t.DK], &p.q[s.q], t.DK, (n+p.Panel-1)/p.Panel)
+	mul := t.Score.mul
+	if softcap {
+		p.Softcap(tile, maximum(!alibi && !bias && !masked), n, w, mul/t.Score.softcap, t.Score.softcap)
+		mul = 1
+	}
+	if alibi {
+		for r := range w {
+			p.dist[r] = p.pos[s.lane+r] - int32(a)
+		}
+		p.ALiBi(tile, maximum(!bias && !masked), &p.slope[s.lane], &p.dist[0], n, w, mul)
+		mul = 1
+	}
+	if bias {
+		p.offsets(s, &t.Bias, a)
+		p.Gather(&p.bias[0], &t.Bias.Data[0], &p.off[0], n, w, 1)
+		p.Bias(tile, maximum(!masked), &p.bias[0], n, w, mul)
+	}
+	if masked {
+		p.fillWords(s, a, n)
+		p.Mask(tile, maximum(true), &p.words[0], n, w)
+	}
+}
+
+// fillWords fills words [MaskWords][w] with what each lane sees of n keys from
+// key j0, and classifies them.
 func (p *pass) fillWords(s *strip, j0, n int) Visibility {
 	t, w := p.t, s.loops.Width
 	row := &p.Workspace.row // masks are given it, and it would escape
-	var full [MaskWords]uint32
-	setRange(&full, j0, j0+n, j0)
-	last := -1
-	var all, any [MaskWords]uint32
+	count := (n + 31) / 32
+	var full, all, any [MaskWords]uint32
+	setRange(full[:count], j0, j0+n, j0)
 	all = full
-	for r := range w {
-		i, h := p.row(s, r)
-		if i != last || p.perHead {
-			setRange(row, max(p.lo[s.lane+r], j0), min(p.hi[s.lane+r], j0+n), j0)
+	last := -1
+	for r, x := range p.lanesOf(s) {
+		if x.i != last || p.perHead {
+			last = x.i
+			setRange(row[:count], x.lo, min(x.hi, j0+n), j0)
 			for _, b := range t.Mask.Bitmaps {
-				b.Row(&t.Sequence, t.FirstHead+h, i, j0, n, row)
+				b.Row(&t.Sequence, t.FirstHead+x.h, x.i, j0, n, row)
 			}
-			last = i
 		}
-		for k := range row {
-			p.words[k*w+r] = row[k]
-			all[k] &= row[k]
-			any[k] |= row[k]
+		for k, bits := range row[:count] {
+			p.words[k*w+r] = bits
+			all[k] &= bits
+			any[k] |= bits
 		}
 	}
 	switch {
@@ -361,27 +427,6 @@ func (p *pass) pack(block, b, end int) {
 	p.finite[block] = p.PackV(&p.v[block*p.vBlock], &t.V.Data[b*t.V.Row], t.V.Row, end-b, t.DV, p.vStep())
 }
 
-// modify turns the raw scores of n keys from key j0 into logits.
-func (p *pass) modify(s *strip, j0, n int) {
-	t, w, mul := p.t, s.loops.Width, p.t.Score.mul
-	if c := t.Score.softcap; c > 0 {
-		p.Softcap(&p.s[0], &p.max[0], n, w, mul/c, c)
-		mul = 1
-	}
-	if t.Slopes != nil {
-		for r := range w {
-			p.dist[r] = p.pos[s.lane+r] - int32(j0)
-		}
-		p.ALiBi(&p.s[0], &p.max[0], &p.slope[s.lane], &p.dist[0], n, w, mul)
-		mul = 1
-	}
-	if t.Bias.Data != nil {
-		p.offsets(s, &t.Bias, j0)
-		p.Gather(&p.bias[0], &t.Bias.Data[0], &p.off[0], n, w, 1)
-		p.Bias(&p.s[0], &p.max[0], &p.bias[0], n, w, mul)
-	}
-}
-
 // finish writes the rows of s.
 func (p *pass) finish(s *strip) {
 	t, w, n := p.t, s.loops.Width, s.lane
@@ -400,12 +445,10 @@ func (p *pass) finish(s *strip) {
 	}
 	p.offsets(s, &t.O, 0)
 	p.Scatter(&t.O.Data[0], &p.off[0], &o[0], &p.inv[0], t.DV, w)
-	for r := range s.rows {
-		if t.LSE == nil {
-			break
+	if t.LSE != nil {
+		for r, x := range p.lanesOf(s)[:s.rows] {
+			t.LSE[x.i*t.LSERow+x.h] = p.lse[r]
 		}
-		i, h := p.row(s, r)
-		t.LSE[i*t.LSERow+h] = p.lse[r]
 	}
 }
 
@@ -415,12 +458,11 @@ func (p *pass) finish(s *strip) {
 func (p *pass) foldSinks(s *strip, m, l []float32) {
 	t, w := p.t, s.loops.Width
 	s.loops.Accumulate(&p.o[s.o], &p.v[0], &p.s[0], &p.inv[0], 0, p.vStep(), p.panels)
-	for r := range w {
-		_, h := p.row(s, r)
+	for r, x := range p.lanesOf(s) {
 		if !t.Score.natural {
 			m[r] *= t.Score.mul
 		}
-		p.alpha[r] = t.Sinks[h]
+		p.alpha[r] = t.Sinks[x.h]
 	}
 	p.Sink(&m[0], &l[0], &p.inv[0], &p.alpha[0], w)
 	// inv is the weight now, and LogSum has no use for it.

@@ -79,7 +79,7 @@ func (m *Mask) perHead() bool {
 }
 
 // setRange sets words to the keys lo <= j < hi of the block that starts at j0.
-func setRange(words *[MaskWords]uint32, lo, hi, j0 int) {
+func setRange(words []uint32, lo, hi, j0 int) {
 	for w := range words {
 		first := j0 + 32*w
 		words[w] = ones(hi-first) &^ ones(lo-first)

@@ -64,8 +64,8 @@ type Ops struct {
 	PackV func(dst, src *float32, stride, n, d, step int) (finite bool)
 
 	// Softcap, ALiBi and Bias turn raw scores into logits, Mask hides keys.
-	// Each works in place on the n rows (keys) of a score tile, and leaves in
-	// max[r] the greatest value of lane r (NaN as it may).
+	// Each works in place on the n rows (keys) of a score tile, and raises max[r]
+	// to the greatest value of lane r (NaN as it may).
 	//
 	//	Softcap: s = softcap * tanh(s*mul)
 	Softcap func(s, max *float32, n, w int, mul, softcap float32)

@@ -21,13 +21,14 @@ type Workspace struct {
 	// The task's strips, one after another.
 	strips []strip
 	widths []uint8
+	covers [2*MaxLanes + 1]cover
 	q      []float32 // [dk][w] a strip
 	o      []float32 // [dv panels][w] a strip
 	o2     []float32 // like o, the span at hand of one group of strips
 
 	// One element a lane of the task.
+	lanes        []lane
 	m, l, m2, l2 []float32
-	lo, hi       []int // visible interval
 	pos          []int32
 	slope        []float32
 	key          []uint64
@@ -39,6 +40,7 @@ type Workspace struct {
 	words           []uint32
 	row             [MaskWords]uint32 // one lane of words
 	max, alpha, inv [MaxLanes]float32
+	unused          [MaxLanes]float32 // maxima of scores that are not yet logits
 	dist            [MaxLanes]int32
 	lse             [MaxLanes]float64
 	off             [MaxLanes]int
@@ -67,7 +69,7 @@ func (ops *Ops) ScratchBytes(rows, dk, dv int) int64 {
 	floats := SpanKeys*int64(dk) + SpanKeys/BlockKeys*dvp/int64(ops.Panel)*int64(ops.vStep()) +
 		lanes*(int64(dk)+dvp) + group*dvp +
 		2*BlockKeys*MaxLanes
-	const perLane = 4*4 + 2*8 + 4*4 + 8 + 16
+	const perLane = 32 + 4*4 + 4*4 + 8 + 16
 	bytes := 4*floats + lanes*perLane + 4*MaskWords*MaxLanes
 	return bytes + bytes/8
 }

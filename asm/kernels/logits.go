@@ -6,7 +6,7 @@ import (
 )
 
 // scores is the frame of the passes over a score tile: they visit the columns,
-// and in each the rows, and leave the column's maximum in max.
+// and in each the rows, and raise the column's maximum.
 type scores struct {
 	rows, w  reg.GPVirtual
 	x, max   reg.VecPhysical
@@ -28,7 +28,7 @@ func (g *gen) each(f *scores, s, mx reg.GPVirtual, column func(offset reg.GPVirt
 		ptr, n := g.GP64(), g.GP64()
 		g.LEAQ(operand.Mem{Base: s, Index: offset, Scale: 1}, ptr)
 		g.MOVQ(f.rows, n)
-		g.VMOVAPS(f.negative, f.max)
+		g.VMOVUPS(operand.Mem{Base: mx, Index: offset, Scale: 1}, f.max)
 		column(offset)
 		g.unrolled(n, 2, func(int) {
 			row(ptr)
@@ -134,7 +134,7 @@ func (g *gen) mask() {
 		g.LEAQ(operand.Mem{Base: s, Index: offset, Scale: 1}, ptr)
 		g.LEAQ(operand.Mem{Base: words, Index: offset, Scale: 1}, word)
 		g.MOVQ(f.rows, left)
-		g.VMOVAPS(f.negative, f.max)
+		g.VMOVUPS(operand.Mem{Base: mx, Index: offset, Scale: 1}, f.max)
 		next, done := g.label("word"), g.label("done")
 		g.Label(next)
 		g.TESTQ(left, left)
