@@ -86,27 +86,73 @@ func bigLn(x float64) *big.Float {
 	return l.Add(l, ln2.Mul(ln2, f(float64(e))))
 }
 
-// TestLn holds the worst error that the comment of Ln states.
+// ulps is how far got is from want.
+func ulps(got float64, want *big.Float) float64 {
+	nearest, _ := want.Float64()
+	e, _ := new(big.Float).Sub(want, new(big.Float).SetFloat64(got)).Float64()
+	return math.Abs(e) / (math.Nextafter(math.Abs(nearest), math.Inf(1)) - math.Abs(nearest))
+}
+
+// TestLn holds the worst errors that the comment of Ln states.
 func TestLn(t *testing.T) {
-	const worst = 1 // ulp
+	const worst32, worst64 = 1.0, 2.0 // ulp
 	check := func(l float32) {
-		got, want := Ln(l), bigLn(float64(l))
-		nearest, _ := want.Float64()
-		e, _ := new(big.Float).Sub(want, new(big.Float).SetFloat64(got)).Float64()
-		ulp := math.Nextafter(nearest, math.Inf(1)) - nearest
-		require.LessOrEqual(t, math.Abs(e), worst*ulp, "ln(%v) is %v, must be %v", l, got, nearest)
+		require.LessOrEqual(t, ulps(Ln(l), bigLn(float64(l))), worst32, "ln(%v) is %v", l, Ln(l))
+	}
+	check64 := func(l float64) {
+		require.LessOrEqual(t, ulps(Ln(l), bigLn(l)), worst64, "ln(%v) is %v", l, Ln(l))
 	}
 	for n := range 1000 {
 		check(1 + float32(n)*0x1p-23)
 		check(float32(1 + n))
+		check64(1 + float64(n)*0x1p-52)
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 4000 {
 		check(math.Float32frombits(127<<23 + r.Uint32N(128<<23)))
+		check64(1 + r.Float64())
+		check64(math.Ldexp(1+r.Float64(), r.IntN(1023)))
 	}
-	assert.Equal(t, math.Float64bits(0), math.Float64bits(Ln(1)))
+	assert.Equal(t, math.Float64bits(0), math.Float64bits(Ln(float32(1))))
 	assert.True(t, math.IsNaN(Ln(float32(math.NaN()))))
 	assert.True(t, math.IsNaN(Ln(math.Float32frombits(0xFFC12345))))
+	assert.True(t, math.IsNaN(Ln(math.NaN())))
+}
+
+// bigExp is e^x to 200 bits: the Taylor series of x/2^12, squared.
+func bigExp(x float64) *big.Float {
+	f := func(x float64) *big.Float { return new(big.Float).SetPrec(300).SetFloat64(x) }
+	y := f(math.Ldexp(x, -12))
+	sum, term := f(1), f(1)
+	for n := 1.0; n < 50; n++ {
+		term.Quo(term.Mul(term, y), f(n))
+		sum.Add(sum, term)
+	}
+	for range 12 {
+		sum.Mul(sum, sum)
+	}
+	return sum
+}
+
+// TestExp holds the worst error that the comment of Exp states.
+func TestExp(t *testing.T) {
+	const worst = 1 // ulp
+	check := func(x float64) {
+		require.LessOrEqual(t, ulps(Exp(x), bigExp(x)), float64(worst), "exp(%v) is %v", x, Exp(x))
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for n := range 4000 {
+		check(-r.Float64())
+		check(-708 * r.Float64())
+		check(-math.Ldexp(1, -n%60) * r.Float64())
+		check(math.Nextafter(-float64(n)*math.Ln2/8, float64(n%3-1)*1000))
+	}
+	check(-708)
+	assert.Equal(t, 1.0, Exp(0))
+	assert.Equal(t, 1.0, Exp(math.Copysign(0, -1)))
+	assert.Zero(t, Exp(-708.1))
+	assert.Zero(t, Exp(math.Inf(-1)))
+	assert.True(t, math.IsNaN(Exp(math.NaN())))
 }
 
 // TestDraw holds the public hash to splitmix64 as it was published.
