@@ -283,19 +283,28 @@ func (t boolMask) Row(_ *kernel.Sequence, h, i, j0, n int, words *[kernel.MaskWo
 	at := h*t.head + i*t.query + j0
 	row := t.data[at : at+n]
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(row))), n)
-	k := 0
-	var bits [kernel.MaskWords]uint32
-	for ; k+8 <= n; k += 8 {
-		// Eight bytes of 0 or 1, gathered into the top byte by a multiplication.
-		x := binary.LittleEndian.Uint64(bytes[k:]) * 0x0102040810204080
-		bits[k/32] |= uint32(x>>56) << (k % 32)
-	}
-	for ; k < n; k++ {
-		bits[k/32] |= uint32(bytes[k]) << (k % 32)
-	}
 	for w := range words {
-		words[w] &= bits[w]
+		switch rest := bytes[min(32*w, n):]; {
+		case len(rest) >= 32:
+			words[w] &= gatherBits(rest)
+		case len(rest) > 0:
+			var last [32]byte
+			copy(last[:], rest)
+			words[w] &= gatherBits(last[:])
+		}
 	}
+}
+
+// gatherBits makes a word of 32 bytes that are 0 or 1. A multiplication gathers
+// eight of them in the top byte of the product.
+func gatherBits(b []byte) uint32 {
+	const gather = 0x0102040810204080
+	_ = b[31]
+	x0 := binary.LittleEndian.Uint64(b) * gather >> 56
+	x1 := binary.LittleEndian.Uint64(b[8:]) * gather >> 56
+	x2 := binary.LittleEndian.Uint64(b[16:]) * gather >> 56
+	x3 := binary.LittleEndian.Uint64(b[24:]) * gather >> 56
+	return uint32(x0 | x1<<8 | x2<<16 | x3<<24)
 }
 
 // Tree is the mask of speculative decoding: the queries are draft tokens, the

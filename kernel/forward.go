@@ -270,9 +270,9 @@ func (p *pass) tile(s *strip, i, span, b, end int) {
 	for r := range w {
 		p.max[r] = float32(math.Inf(-1))
 	}
-	p.logits(s, b, c.from, c.from, c.full, true)
-	p.logits(s, b, c.from, c.full, c.rest, false)
-	p.logits(s, b, c.from, c.rest, c.to, true)
+	p.logits(s, &c, b, c.from, c.full, true)
+	p.logits(s, &c, b, c.full, c.rest, false)
+	p.logits(s, &c, b, c.rest, c.to, true)
 	n := c.to - c.from
 	o, m, l, empty := p.state(s, i, span)
 	p.Softmax(&p.s[0], &p.max[0], m, l, &p.alpha[0], n, w, t.Score.unit())
@@ -285,7 +285,9 @@ func (p *pass) tile(s *strip, i, span, b, end int) {
 	}
 	v := &p.v[block*p.vBlock+(c.from-b)*p.Panel]
 	if !p.finite[block] && c.rest-c.full < n {
-		p.fillWords(s, c.from, n)
+		if !c.filled {
+			p.fillWords(s, c.from, n)
+		}
 		p.AccumulateVisible(o, v, &p.s[0], alpha, &p.words[0], n, p.vStep(), p.panels, p.Panel, w)
 		return
 	}
@@ -294,7 +296,10 @@ func (p *pass) tile(s *strip, i, span, b, end int) {
 
 // cuts divide the keys of a tile: those from full to rest are visible to every
 // lane, those before and after must be masked. All but to lie between panels.
-type cuts struct{ from, full, rest, to int }
+type cuts struct {
+	from, full, rest, to int
+	filled               bool // words hold what the lanes see of from to to
+}
 
 // cut decides which keys of the block b <= j < end strip s visits. If it sees
 // none, to is not above from.
@@ -316,7 +321,7 @@ func (p *pass) cut(s *strip, b, end int) cuts {
 		i0, i1 := p.positions(s)
 		v, _ := p.t.Mask.tile(&p.t.Sequence, i0, i1, c.from, c.to)
 		if v == Mixed {
-			v = p.fillWords(s, c.from, c.to-c.from)
+			v, c.filled = p.fillWords(s, c.from, c.to-c.from), true
 		}
 		switch v {
 		case Hidden:
@@ -342,14 +347,14 @@ func (p *pass) sees(s *strip, from, to int) bool {
 	return false
 }
 
-// logits computes the logits of the keys a <= j < z of the block that starts at
-// b, in a tile whose row 0 is key first.
-func (p *pass) logits(s *strip, b, first, a, z int, masked bool) {
+// logits computes the logits of the keys a <= j < z, one part of the tile that
+// c cuts from the block that starts at b.
+func (p *pass) logits(s *strip, c *cuts, b, a, z int, masked bool) {
 	if a >= z {
 		return
 	}
 	t, w, n := p.t, s.loops.Width, z-a
-	tile := &p.s[(a-first)*w]
+	tile := &p.s[(a-c.from)*w]
 	// Only the last pass over the tile sees what the maximum is to be taken of.
 	maximum := func(last bool) *float32 {
 		if last {
@@ -378,7 +383,10 @@ func (p *pass) logits(s *strip, b, first, a, z int, masked bool) {
 		p.Bias(tile, maximum(!masked), &p.bias[0], n, w, mul)
 	}
 	if masked {
-		p.fillWords(s, a, n)
+		if !c.filled || n < c.to-c.from {
+			p.fillWords(s, a, n)
+			c.filled = false
+		}
 		p.Mask(tile, maximum(true), &p.words[0], n, w)
 	}
 }
