@@ -259,10 +259,10 @@ func (t *Tensor) rows(cu []int, b, head int) kernel.Rows {
 	return kernel.Rows{Data: t.Data[t.start(cu, b)+head*t.HeadStride:], Row: t.TokenStride, Head: t.HeadStride}
 }
 
-// mask is the conjunction of the operator's mask and the sequence's, in the
+// mask is the conjunction of the operator's mask and that of sequence b, in the
 // buffers of m.
 func (c *call) mask(b int, m kernel.Mask) kernel.Mask {
-	m = kernel.Mask{Rangers: m.Rangers[:0], Bitmaps: m.Bitmaps[:0]}
+	m = kernel.Mask{Rangers: m.Rangers[:0], Bitmaps: m.Bitmaps[:0], Dense: m.Dense[:0]}
 	c.op.cfg.Mask.compile(&m)
 	if c.batch.Masks != nil {
 		c.batch.Masks[b].compile(&m)

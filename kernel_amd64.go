@@ -22,7 +22,7 @@ func tables() []kernel.Ops {
 
 // hasAVX2 and hasAVX512 are the conjunction of what the tables' functions
 // require.
-func hasAVX2() bool { return cpu.X86.HasAVX && cpu.X86.HasAVX2 && cpu.X86.HasFMA }
+func hasAVX2() bool { return cpu.X86.HasAVX && cpu.X86.HasAVX2 && cpu.X86.HasFMA && cpu.X86.HasBMI2 }
 
 func hasAVX512() bool {
 	return hasAVX2() && cpu.X86.HasAVX512F && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ
@@ -45,7 +45,7 @@ func avx2Table() kernel.Ops {
 		t.Strips = []kernel.Strip{wide, half, narrow}
 	}
 	t.Gather, t.Scatter = gatherAVX, scatterAVX
-	t.PackK, t.PackV = packKAVX2, packV4
+	t.PackK, t.PackV, t.Bits = packKAVX2, packV4, bitsAVX2
 	t.Softcap, t.ALiBi, t.Bias, t.Mask = softcapAVX2, alibiAVX2, biasAVX2, maskAVX2
 	t.Softmax, t.Dropout, t.Fold, t.LogSum = softmaxAVX2, dropoutAVX2, foldAVX2, logSumAVX2
 	return t
@@ -61,7 +61,7 @@ func avx512Table() kernel.Ops {
 		{Width: 16, Cost: 18400, Score: scoreAVX512_16, Accumulate: accumulateAVX512_16},
 	}
 	t.Gather, t.Scatter = gatherAVX, scatterAVX
-	t.PackK, t.PackV = packKAVX512, packV8
+	t.PackK, t.PackV, t.Bits = packKAVX512, packV8, bitsAVX2
 	t.Softcap, t.ALiBi, t.Bias, t.Mask = softcapAVX512, alibiAVX512, biasAVX512, maskAVX512
 	t.Softmax, t.Dropout, t.Fold, t.LogSum = softmaxAVX512, dropoutAVX512, foldAVX512, logSumAVX512
 	return t

@@ -6502,6 +6502,88 @@ done2:
 	VZEROUPPER
 	RET
 
+// func bitsAVX2(words *uint32, src *bool, off *int, n int, w int)
+// Requires: AVX, AVX2, BMI2, CMOV, MMX+
+TEXT ·bitsAVX2(SB), $0-40
+	MOVQ    words+0(FP), AX
+	MOVQ    src+8(FP), CX
+	MOVQ    off+16(FP), DX
+	MOVQ    n+24(FP), BX
+	MOVQ    w+32(FP), SI
+	MOVQ    SI, DI
+	SHLQ    $0x02, DI
+	VXORPS  Y0, Y0, Y0
+	TESTQ   SI, SI
+	JZ      done2
+	PCALIGN $0x40
+
+loop1:
+	MOVQ (DX), R8
+	ADDQ CX, R8
+	MOVQ AX, R9
+	MOVQ BX, R10
+
+whole3:
+	CMPQ       R10, $0x20
+	JL         tail4
+	VPCMPEQB   (R8), Y0, Y1
+	VPMOVMSKB  Y1, R11
+	NOTL       R11
+	ANDL       R11, (R9)
+	PREFETCHT0 128(R8)
+	ADDQ       $0x20, R8
+	ADDQ       DI, R9
+	SUBQ       $0x20, R10
+	JMP        whole3
+
+tail4:
+	TESTQ     R10, R10
+	JZ        done6
+	CMPQ      BX, $0x20
+	JL        short5
+	ADDQ      R10, R8
+	VPCMPEQB  -32(R8), Y0, Y1
+	VPMOVMSKB Y1, R11
+	MOVQ      $0x00000020, R8
+	SUBQ      R10, R8
+	SHRXL     R8, R11, R11
+	NOTL      R11
+	ANDL      R11, (R9)
+	JMP       done6
+
+short5:
+	MOVL    $0x00000001, R12
+	XORL    R11, R11
+	XORL    R14, R14
+	TESTQ   R10, R10
+	JZ      done8
+	PCALIGN $0x40
+
+loop7:
+	MOVBLZX (R8), R13
+	TESTL   R13, R13
+	MOVL    R12, R13
+	CMOVLNE R14, R13
+	ORL     R13, R11
+	ADDL    R12, R12
+	INCQ    R8
+	DECQ    R10
+	JNZ     loop7
+
+done8:
+	NOTL R11
+	ANDL R11, (R9)
+
+done6:
+	ADDQ $0x08, DX
+	ADDQ $0x04, AX
+	DECQ SI
+	JNZ  loop1
+
+done2:
+	VZEROUPPER
+	RET
+
 // func scatterAVX(dst *float32, off *int, src *float32, inv *float32, n int, w int)
 // Requires: AVX
 TEXT ·scatterAVX(SB), $8-48

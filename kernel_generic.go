@@ -35,6 +35,7 @@ func generic() kernel.Ops {
 		Bias:              biasGeneric,
 		Mask:              maskGeneric,
 		Softmax:           softmaxGeneric,
+		Bits:              bitsGeneric,
 		Dropout:           dropoutGeneric,
 		Fold:              foldGeneric,
 		LogSum:            logSumGeneric,
@@ -261,6 +262,18 @@ func maskGeneric(s, max *float32, words *uint32, n, w int) {
 		}
 		return x
 	})
+}
+
+// bitsGeneric: words [MaskWords][w], off [w].
+func bitsGeneric(words *uint32, src *bool, off *int, n, w int) {
+	bits := view(words, (n+31)/32*w)
+	for r, o := range view(off, w) {
+		for j, seen := range unsafe.Slice((*bool)(unsafe.Add(unsafe.Pointer(src), o)), n) {
+			if !seen {
+				bits[j/32*w+r] &^= 1 << (j % 32)
+			}
+		}
+	}
 }
 
 // eachScore applies f to the score of key j and lane r, and raises the maximum

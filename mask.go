@@ -1,9 +1,7 @@
 package attention
 
 import (
-	"encoding/binary"
 	"fmt"
-	"unsafe"
 
 	"github.com/seed-091431b3/attention/kernel"
 )
@@ -46,7 +44,7 @@ func (m Mask) check(s kernel.Sequence, heads int) error {
 	return nil
 }
 
-// compile appends the terms to m.
+// compile appends the terms to dst.
 func (m Mask) compile(dst *kernel.Mask) {
 	for _, t := range m.terms {
 		switch t := t.(type) {
@@ -54,6 +52,8 @@ func (m Mask) compile(dst *kernel.Mask) {
 			dst.Rangers = append(dst.Rangers, t)
 		case kernel.Bitmap:
 			dst.Bitmaps = append(dst.Bitmaps, t)
+		case boolMask:
+			dst.Dense = append(dst.Dense, kernel.Dense(t))
 		}
 	}
 }
@@ -254,57 +254,20 @@ func Bool(data []bool, headStride, queryStride int) Mask {
 	return maskOf(boolMask{data, headStride, queryStride})
 }
 
-type boolMask struct {
-	data        []bool
-	head, query int
-}
+type boolMask kernel.Dense
 
 func (t boolMask) check(s kernel.Sequence, heads int) error {
 	if s.Queries == 0 || s.Keys == 0 {
 		return nil
 	}
-	end, ok := index(heads-1, t.head, s.Queries-1, t.query, 0, 0, s.Keys)
+	end, ok := index(heads-1, t.Head, s.Queries-1, t.Query, 0, 0, s.Keys)
 	if !ok {
 		return fmt.Errorf("attention: Bool: the size of the mask overflows int")
 	}
-	if end > len(t.data) {
-		return fmt.Errorf("attention: Bool: has %d elements, the sequence needs %d", len(t.data), end)
+	if end > len(t.Data) {
+		return fmt.Errorf("attention: Bool: has %d elements, the sequence needs %d", len(t.Data), end)
 	}
 	return nil
-}
-
-func (t boolMask) PerHead() bool { return t.head != 0 }
-
-func (t boolMask) Tile(_ *kernel.Sequence, _, _, _, j1 int) (kernel.Visibility, int) {
-	return kernel.Mixed, j1
-}
-
-func (t boolMask) Row(_ *kernel.Sequence, h, i, j0, n int, words *[kernel.MaskWords]uint32) {
-	at := h*t.head + i*t.query + j0
-	row := t.data[at : at+n]
-	bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(row))), n)
-	for w := range words {
-		switch rest := bytes[min(32*w, n):]; {
-		case len(rest) >= 32:
-			words[w] &= gatherBits(rest)
-		case len(rest) > 0:
-			var last [32]byte
-			copy(last[:], rest)
-			words[w] &= gatherBits(last[:])
-		}
-	}
-}
-
-// gatherBits makes a word of 32 bytes that are 0 or 1. A multiplication gathers
-// eight of them in the top byte of the product.
-func gatherBits(b []byte) uint32 {
-	const gather = 0x0102040810204080
-	_ = b[31]
-	x0 := binary.LittleEndian.Uint64(b) * gather >> 56
-	x1 := binary.LittleEndian.Uint64(b[8:]) * gather >> 56
-	x2 := binary.LittleEndian.Uint64(b[16:]) * gather >> 56
-	x3 := binary.LittleEndian.Uint64(b[24:]) * gather >> 56
-	return uint32(x0 | x1<<8 | x2<<16 | x3<<24)
 }
 
 // Tree is the mask of speculative decoding: the queries are draft tokens, the

@@ -147,6 +147,7 @@ func (c *call) reserve(s *scratch) {
 	terms := c.terms()
 	masks := kernel.Mask{
 		Rangers: slices.Grow(t.Mask.Rangers[:0], terms), Bitmaps: slices.Grow(t.Mask.Bitmaps[:0], terms),
+		Dense: slices.Grow(t.Mask.Dense[:0], terms),
 	}
 	*t = kernel.Task{DK: cfg.HeadDim, DV: cfg.ValueDim, Last: c.rows, Slopes: cfg.ALiBi, Mask: masks}
 	t.Keys = c.keys
@@ -175,12 +176,10 @@ func (c *call) forget() {
 	c.in, c.out, c.batch, c.done = Inputs{}, Outputs{}, Batch{}, nil
 	for _, s := range c.scratch {
 		masks := s.task.Mask
-		clear(masks.Rangers[:cap(masks.Rangers)])
-		clear(masks.Bitmaps[:cap(masks.Bitmaps)])
+		masks.Forget()
 		s.task, s.dropout = kernel.Task{Mask: masks}, kernel.Dropout{}
 	}
-	clear(c.mask0.Rangers[:cap(c.mask0.Rangers)])
-	clear(c.mask0.Bitmaps[:cap(c.mask0.Bitmaps)])
+	c.mask0.Forget()
 }
 
 // panicked carries the first panic of several goroutines to the caller's.

@@ -169,6 +169,11 @@ func packV8(dst *float32, src *float32, stride int, n int, d int, step int) (fin
 //go:noescape
 func gatherAVX(dst *float32, src *float32, off *int, n int, w int, mul float32)
 
+// bitsAVX2 is Ops.Bits; works like bitsGeneric.
+//
+//go:noescape
+func bitsAVX2(words *uint32, src *bool, off *int, n int, w int)
+
 // scatterAVX is Ops.Scatter; works like scatterGeneric.
 //
 //go:noescape

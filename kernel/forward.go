@@ -77,7 +77,7 @@ func Forward(ops *Ops, ws *Workspace, t *Task) {
 // nextVisible returns the first span from span on that some bitmap does not
 // hide from all rows of the task.
 func (p *pass) nextVisible(span, hi int) int {
-	if len(p.t.Mask.Bitmaps) == 0 {
+	if p.t.Mask.intervals() {
 		return span
 	}
 	i0, i1 := p.t.First/p.t.Group, (p.t.Last-1)/p.t.Group+1
@@ -203,7 +203,7 @@ func (p *pass) runSpan(group []strip, span, hi int) {
 	i0, _ := p.positions(&group[0])
 	_, i1 := p.positions(&group[len(group)-1])
 	for b := span * SpanKeys; b < min(end, hi); b += BlockKeys {
-		if len(t.Mask.Bitmaps) > 0 {
+		if !t.Mask.intervals() {
 			v, next := t.Mask.tile(&t.Sequence, i0, i1, b, min(b+BlockKeys, end))
 			if v == Hidden {
 				b += max(next-b, BlockKeys)/BlockKeys*BlockKeys - BlockKeys
@@ -317,7 +317,7 @@ func (p *pass) cut(s *strip, b, end int) cuts {
 		c.rest -= (c.rest - b) % p.Panel
 	}
 	c.rest = max(c.rest, c.full)
-	if len(p.t.Mask.Bitmaps) > 0 {
+	if !p.t.Mask.intervals() {
 		i0, i1 := p.positions(s)
 		v, _ := p.t.Mask.tile(&p.t.Sequence, i0, i1, c.from, c.to)
 		if v == Mixed {
@@ -397,9 +397,6 @@ func (p *pass) fillWords(s *strip, j0, n int) Visibility {
 	t, w := p.t, s.loops.Width
 	row := &p.Workspace.row // masks are given it, and it would escape
 	count := (n + 31) / 32
-	var full, all, any [MaskWords]uint32
-	setRange(full[:count], j0, j0+n, j0)
-	all = full
 	last := -1
 	for r, x := range p.lanesOf(s) {
 		if x.i != last || p.perHead {
@@ -411,14 +408,28 @@ func (p *pass) fillWords(s *strip, j0, n int) Visibility {
 		}
 		for k, bits := range row[:count] {
 			p.words[k*w+r] = bits
-			all[k] &= bits
-			any[k] |= bits
+		}
+	}
+	for _, d := range t.Mask.Dense {
+		p.offsets(s, &Rows{Row: d.Query, Head: d.Head}, t.FirstHead*d.Head+j0)
+		p.Bits(&p.words[0], &d.Data[0], &p.off[0], n, w)
+	}
+	return classify(p.words[:count*w], n, w)
+}
+
+// classify says what words hold of n keys.
+func classify(words []uint32, n, w int) Visibility {
+	visible, hidden := true, true
+	for k := 0; k*32 < n; k++ {
+		full := ones(n - 32*k)
+		for _, x := range words[k*w : (k+1)*w] {
+			visible, hidden = visible && x == full, hidden && x == 0
 		}
 	}
 	switch {
-	case any == [MaskWords]uint32{}:
+	case hidden:
 		return Hidden
-	case all == full:
+	case visible:
 		return Visible
 	}
 	return Mixed

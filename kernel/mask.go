@@ -35,11 +35,29 @@ type Bitmap interface {
 	Row(s *Sequence, h, i, j0, n int, words *[MaskWords]uint32)
 }
 
+// Dense is a mask in memory: query i of head h sees key j where
+// Data[h*Head+i*Query+j].
+type Dense struct {
+	Data        []bool
+	Head, Query int
+}
+
 // Mask is the conjunction of its terms; the zero Mask hides nothing.
 type Mask struct {
 	Rangers []Ranger
 	Bitmaps []Bitmap
+	Dense   []Dense
 }
+
+// Forget drops the terms, but keeps the room for them.
+func (m *Mask) Forget() {
+	clear(m.Rangers[:cap(m.Rangers)])
+	clear(m.Bitmaps[:cap(m.Bitmaps)])
+	clear(m.Dense[:cap(m.Dense)])
+}
+
+// intervals reports whether intervals are all there is.
+func (m *Mask) intervals() bool { return len(m.Bitmaps) == 0 && len(m.Dense) == 0 }
 
 // rangeOf intersects the intervals of all rangers with the keys of s. An empty
 // interval is returned as (0, 0).
@@ -55,9 +73,12 @@ func (m *Mask) rangeOf(s *Sequence, i int) (lo, hi int) {
 	return lo, hi
 }
 
-// tile classifies a tile by the bitmaps alone.
+// tile classifies a tile, intervals apart. What is in memory is not looked at.
 func (m *Mask) tile(s *Sequence, i0, i1, j0, j1 int) (Visibility, int) {
 	all := Visible
+	if len(m.Dense) > 0 {
+		all = Mixed
+	}
 	for _, b := range m.Bitmaps {
 		v, next := b.Tile(s, i0, i1, j0, j1)
 		if v == Hidden {
@@ -68,7 +89,8 @@ func (m *Mask) tile(s *Sequence, i0, i1, j0, j1 int) (Visibility, int) {
 	return all, j1
 }
 
-// perHead reports whether any bitmap differs between heads.
+// perHead reports whether any bitmap differs between heads; what is in memory
+// is looked up lane by lane anyway.
 func (m *Mask) perHead() bool {
 	for _, b := range m.Bitmaps {
 		if b.PerHead() {

@@ -84,6 +84,10 @@ type Ops struct {
 	//
 	// with -MaxFloat32 in place of M = -Inf inside the subtractions.
 	Softmax func(s, max, m, l, alpha *float32, n, w int, unit float32)
+	// Bits clears the bits of keys that rows of booleans hide:
+	//
+	//	words[j/32][r] &^= 1<<(j%32) unless src[off[r]+j]     j < n, r < w
+	Bits func(words *uint32, src *bool, off *int, n, w int)
 	// Dropout: p[j][r] = p*inv[r] if draw(key[r], first+j) >= threshold[r], else
 	// 0; first is even. The draw is the 32-bit number of the public hash.
 	Dropout func(p *float32, key *uint64, threshold *uint32, inv *float32, first, n, w int)

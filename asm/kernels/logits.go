@@ -167,3 +167,76 @@ func (g *gen) mask() {
 	})
 	g.end()
 }
+
+// bits emits Ops.Bits: 32 booleans are compared with zero and their signs
+// gathered. The last of fewer than 32 are read together with those before them,
+// or one by one where a row has no 32.
+func (g *gen) bits() {
+	g.function("bitsAVX2", "words *uint32, src *bool, off *int, n, w int", "is Ops.Bits; works like bitsGeneric.")
+	words, src, off, n, lanes := g.arg("words"), g.arg("src"), g.arg("off"), g.arg("n"), g.arg("w")
+	pitch := g.rowBytes(lanes)
+	zero, x := reg.Y0, reg.Y1
+	g.VXORPS(zero, zero, zero)
+	row, word, left, hidden := g.GP64(), g.GP64(), g.GP64(), g.GP32()
+	// gather sets hidden to the 32 booleans from disp after row on, negated.
+	gather := func(disp int) {
+		g.VPCMPEQB(at(row, disp), zero, x)
+		g.VPMOVMSKB(x, hidden)
+	}
+	// hide clears the bits of hidden in word.
+	hide := func() {
+		g.NOTL(hidden)
+		g.ANDL(hidden, at(word, 0))
+	}
+	g.loop(lanes, func() {
+		g.MOVQ(at(off, 0), row)
+		g.ADDQ(src, row)
+		g.MOVQ(words, word)
+		g.MOVQ(n, left)
+		whole, tail, short, done := g.label("whole"), g.label("tail"), g.label("short"), g.label("done")
+		g.Label(whole)
+		g.CMPQ(left, operand.U8(32))
+		g.JL(operand.LabelRef(tail))
+		gather(0)
+		hide()
+		g.PREFETCHT0(at(row, 4*32))
+		g.ADDQ(operand.U8(32), row)
+		g.ADDQ(pitch, word)
+		g.SUBQ(operand.U8(32), left)
+		g.JMP(operand.LabelRef(whole))
+		g.Label(tail)
+		g.TESTQ(left, left)
+		g.JZ(operand.LabelRef(done))
+		g.CMPQ(n, operand.U8(32))
+		g.JL(operand.LabelRef(short))
+		// Of the 32 that end with the row, the last left count.
+		g.ADDQ(left, row)
+		gather(-32)
+		shift := g.GP64()
+		g.MOVQ(operand.U32(32), shift)
+		g.SUBQ(left, shift)
+		g.SHRXL(shift.As32(), hidden, hidden)
+		hide()
+		g.JMP(operand.LabelRef(done))
+		g.Label(short)
+		one, seen, none := g.GP32(), g.GP32(), g.GP32()
+		g.MOVL(operand.U32(1), one)
+		g.XORL(hidden, hidden)
+		g.XORL(none, none)
+		g.loop(left, func() {
+			// hidden |= one where the boolean is 0.
+			g.MOVBLZX(at(row, 0), seen)
+			g.TESTL(seen, seen)
+			g.MOVL(one, seen)
+			g.CMOVLNE(none, seen)
+			g.ORL(seen, hidden)
+			g.ADDL(one, one)
+			g.INCQ(row)
+		})
+		hide()
+		g.Label(done)
+		g.ADDQ(operand.U8(8), off)
+		g.ADDQ(operand.U8(4), words)
+	})
+	g.end()
+}

@@ -36,6 +36,7 @@ func main() {
 	g.packV(4)
 	g.packV(8)
 	g.gather()
+	g.bits()
 	g.scatter()
 	if err := output.Generate(c, "../kernel_amd64.s", "../stubs_amd64.go", "attention", "go -C asm run ./kernels"); err != nil {
 		log.Fatal(err)
