@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command emulate runs a static linux/amd64 program on an emulated processor
 // that has AVX-512, for machines whose own processor does not have it.
 //

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command guest is /init of the emulated machine: it runs the one program that
 // /task.json names and tells its exit code on the second serial port.
 package main
