@@ -87,10 +87,10 @@ func queryNaN(s Subject, p *Problem, clean *Result) error {
 	for i, o := range got.O {
 		inRow := i/r.Dv == t*r.Hq+h
 		if inRow && !math.IsNaN(o) {
-			return fmt.Errorf("O[%d] is %g for a query with NaN", i, o)
+			return fmt.Errorf("output O[%d] is %g for a query with NaN", i, o)
 		}
 		if !inRow && math.Float64bits(o) != math.Float64bits(clean.O[i]) {
-			return fmt.Errorf("O[%d] is %g, not %g, because of NaN in another query", i, o, clean.O[i])
+			return fmt.Errorf("output O[%d] is %g, not %g, because of NaN in another query", i, o, clean.O[i])
 		}
 	}
 	return nil
