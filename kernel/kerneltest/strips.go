@@ -204,7 +204,7 @@ func (s *suite) accumulateVisible(t *testing.T) {
 	s.perWidth(t, func(x *test) {
 		x.sizes(func(x *test, n int, k kind) {
 			for _, words := range x.masks() {
-				for _, a := range x.accumulations(n, 11, k) {
+				for _, a := range x.accumulations(n, x.many(2, 11), k) {
 					x.tryVisible(&a, words)
 				}
 			}
