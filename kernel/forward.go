@@ -33,6 +33,14 @@ type pass struct {
 	perHead bool
 }
 
+func newPass(ops *Ops, ws *Workspace, t *Task) pass {
+	panels := padded(t.DV, ops.Panel) / ops.Panel
+	return pass{
+		Ops: ops, Workspace: ws, t: t, inGroup: ops.groupStrips(),
+		panels: panels, vBlock: panels * ops.vStep(), perHead: t.Mask.perHead(),
+	}
+}
+
 // Forward computes the rows of t.
 //
 //	for each span of keys
@@ -43,9 +51,7 @@ type pass struct {
 // The span is outermost so that its packed keys serve all rows of the task and
 // scratch does not grow with the sequence.
 func Forward(ops *Ops, ws *Workspace, t *Task) {
-	p := pass{Ops: ops, Workspace: ws, t: t, perHead: t.Mask.perHead(), inGroup: ops.groupStrips()}
-	p.panels = padded(t.DV, ops.Panel) / ops.Panel
-	p.vBlock = p.panels * ops.vStep()
+	p := newPass(ops, ws, t)
 	lo, hi := p.layOut()
 	last := max(hi-1, 0) / SpanKeys
 	for span := lo / SpanKeys; span <= last; span++ {

@@ -6,11 +6,14 @@ import "slices"
 // many rows and keys. Of t it looks at the sizes, and at which of Slopes, Bias
 // and Dropout there are.
 func Reserve(ops *Ops, ws *Workspace, t *Task) {
-	p := pass{Ops: ops, Workspace: ws, t: t, panels: padded(t.DV, ops.Panel) / ops.Panel}
-	p.vBlock = p.panels * ops.vStep()
-	rows, widest := t.Last-t.First, ops.Strips[0].Width
+	p := newPass(ops, ws, t)
+	narrowest, widest := MaxLanes, 0
+	for i := range ops.Strips {
+		narrowest, widest = min(narrowest, ops.Strips[i].Width), max(widest, ops.Strips[i].Width)
+	}
 	// Strips cover the rows, and none starts behind them.
-	strips := rows/ops.Strips[len(ops.Strips)-1].Width + 1
+	rows := t.Last - t.First
+	strips := rows/narrowest + 1
 	ws.widths = slices.Grow(ws.widths[:0], strips)
 	ws.strips = slices.Grow(ws.strips[:0], strips)
 	p.reserve(rows+widest-1, widest)

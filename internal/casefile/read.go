@@ -39,6 +39,17 @@ func (c *Case) Array(name string, role Role) *Array {
 	return nil
 }
 
+// Inputs returns the input arrays, in the order of the file.
+func (c *Case) Inputs() []Array {
+	var inputs []Array
+	for _, a := range c.arrays {
+		if a.Role == Input {
+			inputs = append(inputs, a)
+		}
+	}
+	return inputs
+}
+
 // Outputs returns the names of the expected outputs, in the order of the file.
 func (c *Case) Outputs() []string {
 	var names []string

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/seed-091431b3/attention/internal/casefile"
+	"github.com/seed-091431b3/attention/internal/caserun"
+)
+
+// run computes the outputs of a case file.
+func run(args []string, stdout, _ io.Writer) error {
+	f := newFlags("run", " IN.case", `Computes O (float32) and LSE (float64) of a case in the format attn-oracle-1 and
+writes a case with the same attributes and inputs and these outputs.`, stdout)
+	kernel := f.String("kernel", "", "kernel to use (default: the fastest)")
+	workers := f.Int("workers", 0, "goroutines; 0: one for each processor")
+	out := f.String("o", "", "the file to write")
+	if err := parse(f, args, 1); err != nil {
+		return err
+	}
+	if *out == "" {
+		return errors.New("-o: a file to write must be given")
+	}
+	in, err := casefile.ReadFile(f.Arg(0))
+	if err != nil {
+		return err
+	}
+	p, err := in.Problem()
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.Arg(0), err)
+	}
+	call, err := caserun.New(p, *kernel, *workers)
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.Arg(0), err)
+	}
+	if err := call.Run(); err != nil {
+		return err
+	}
+	return withOutputs(in, p, call).WriteFile(*out)
+}
+
+// withOutputs is the case in with its inputs and the outputs of call.
+func withOutputs(in *casefile.Case, p *casefile.Problem, call *caserun.Call) *casefile.Case {
+	tokens := p.CuQ[len(p.CuQ)-1]
+	arrays := append(in.Inputs(),
+		casefile.NewArray("O", casefile.Output, []int{tokens, p.Hq, p.Dv}, call.O),
+		casefile.NewArray("LSE", casefile.Output, []int{tokens, p.Hq}, call.LSE))
+	return casefile.New(in.Header, arrays...)
+}
