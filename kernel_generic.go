@@ -121,10 +121,7 @@ func scoreGeneric(s, max, k, q *float32, dk, tiles, panel, w int) {
 		clear(row)
 		kj := at(k, j/panel*dk*panel+j%panel, (dk-1)*panel+1)
 		for c := range dk {
-			a := kj[c*panel]
-			for r, b := range at(q, c*w, w) {
-				row[r] = kernel.FMA32(a, b, row[r])
-			}
+			kernel.AddScaled(row, kj[c*panel], at(q, c*w, w))
 		}
 		for r, x := range row {
 			mx[r] = maxGeneric(x, mx[r])
@@ -168,12 +165,15 @@ func accumulateGeneric(o, v, p, alpha *float32, words *uint32, n, step, tiles, p
 		}
 		vc := at(v, c/panel*step+c%panel, (n-1)*panel+1)
 		for j := range n {
-			x := vc[j*panel]
-			for r, b := range at(p, j*w, w) {
-				if words != nil && view(words, kernel.MaskWords*w)[j/32*w+r]>>(j%32)&1 == 0 {
-					continue
+			x, pj := vc[j*panel], at(p, j*w, w)
+			if words == nil {
+				kernel.AddScaled(row, x, pj)
+				continue
+			}
+			for r, seen := range view(words, kernel.MaskWords*w)[j/32*w:][:w] {
+				if seen>>(j%32)&1 != 0 {
+					row[r] = kernel.FMA32(x, pj[r], row[r])
 				}
-				row[r] = kernel.FMA32(b, x, row[r])
 			}
 		}
 	}
