@@ -37,7 +37,7 @@ func Run(t *testing.T, want, got *kernel.Ops) {
 	}{
 		{"Gather", s.gather}, {"Scatter", s.scatter}, {"PackK", s.packK}, {"PackV", s.packV},
 		{"Softcap", s.softcap}, {"ALiBi", s.alibi}, {"Bias", s.bias}, {"Mask", s.mask},
-		{"Softmax", s.softmax}, {"Dropout", s.dropout}, {"Fold", s.fold},
+		{"Bits", s.bits}, {"Softmax", s.softmax}, {"Dropout", s.dropout}, {"Fold", s.fold},
 		{"LogSum", s.logSum}, {"Sink", s.sink}, {"AccumulateVisible", s.accumulateVisible},
 		{"Score", s.score}, {"Accumulate", s.accumulate},
 	} {

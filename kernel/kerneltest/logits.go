@@ -8,18 +8,30 @@ import (
 	"github.com/seed-091431b3/attention/kernel"
 )
 
-// inPlace holds a function that changes the n rows of a score tile and takes
+// inPlace holds a function that changes the n rows of a score tile and raises
 // their maxima. call gets the table and copies of the tile and of max.
 func (x *test) inPlace(label string, tile []float32, call func(ops *kernel.Ops, s, max []float32)) {
 	x.Helper()
-	want, wantMax := clone(tile), repeat(nan, x.w)
+	before := x.maxima()
+	want, wantMax := clone(tile), clone(before)
 	call(x.want, want, wantMax)
 	x.each(label, func() {
-		s, max := inout(x.mem, "s", tile), output[float32](x.mem, "max", x.w)
+		s, max := inout(x.mem, "s", tile), inout(x.mem, "max", before)
 		call(x.got, s, max)
 		x.same("s", want, s, x.w)
 		x.sameMax(wantMax, max, want)
 	})
+}
+
+// maxima are what earlier tiles may have left in max.
+func (x *test) maxima() []float32 {
+	max := repeat(-inf, x.w)
+	for r := range max {
+		if x.IntN(4) == 0 {
+			max[r] = float32(x.NormFloat64())
+		}
+	}
+	return max
 }
 
 // placed returns v for the portable table, and a guarded copy for the other.
@@ -130,6 +142,39 @@ func (x *test) masks() [][]uint32 {
 		some[i] = x.Uint32()
 	}
 	return [][]uint32{repeat(uint32(0), n), repeat(^uint32(0), n), some}
+}
+
+// bits: words[j/32][r] loses bit j%32 unless src[off[r]+j].
+func (s *suite) bits(t *testing.T) {
+	s.perWidth(t, func(x *test) {
+		for _, dense := range []int{1, 2, 4} {
+			x.run(fmt.Sprintf("one key in %d visible", dense), func(x *test) {
+				for _, n := range x.keyCounts() {
+					for _, gap := range []int{0, 1, -n} { // with -n all lanes share a row
+						off, size := x.layRows(n, gap)
+						src, before := make([]bool, max(size, n)), make([]uint32, (n+31)/32*x.w)
+						for i := range src {
+							src[i] = x.IntN(dense) == 0
+						}
+						for i := range before {
+							before[i] = ^(x.Uint32() & x.Uint32()) // the bits past the last key stay, too
+						}
+						want := clone(before)
+						x.want.Bits(&want[0], &src[0], &off[0], n, x.w)
+						x.each(fmt.Sprintf("n=%d gap=%d", n, gap), func() {
+							words := inout(x.mem, "words", before)
+							x.got.Bits(&words[0], input(x.mem, "src", src), input(x.mem, "off", off), n, x.w)
+							for i := range want {
+								if words[i] != want[i] {
+									x.Fatalf("%s: words[%d][%d] is %#x, must be %#x", x.mem.where(), i/x.w, i%x.w, words[i], want[i])
+								}
+							}
+						})
+					}
+				}
+			})
+		}
+	})
 }
 
 // dropout: p[j][r] = p*inv[r] if draw(key[r], first+j) >= threshold[r], else 0.

@@ -77,12 +77,7 @@ func score(ops *kernel.Ops, k, q, max []float32, n, dk, width int) []float32 {
 
 func (x *test) tryScore(strip *kernel.Strip, n, dk int, k kind) {
 	x.Helper()
-	keys, q, max := k.fill(x.Rand, n*dk), k.fill(x.Rand, dk*x.w), repeat(-inf, x.w)
-	for r := range max {
-		if x.IntN(4) == 0 {
-			max[r] = float32(x.NormFloat64())
-		}
-	}
+	keys, q, max := k.fill(x.Rand, n*dk), k.fill(x.Rand, dk*x.w), x.maxima()
 	wantMax := clone(max)
 	want := score(x.want, keys, q, wantMax, n, dk, x.w)
 	rows := padded(n, x.got.Panel)
