@@ -1,0 +1,91 @@
+// Package bench measures the library: go test -bench . ./bench
+//
+// Every benchmark reports GFLOP/s of useful flops and %peak, the median ratio to
+// the peak of the kernel's own multiply-add instruction, measured around every
+// sample in the same process. Names are made for benchstat.
+package bench
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/seed-091431b3/attention"
+	"github.com/seed-091431b3/attention/internal/workload"
+)
+
+// measure runs a workload as a benchmark, and then against the peak.
+func measure(b *testing.B, s workload.Spec) {
+	b.Helper()
+	w, err := workload.New(s)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := w.Run(); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := w.Run(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.StopTimer()
+	r := w.Measure(500 * time.Millisecond)
+	b.ReportMetric(r.GFLOPS, "GFLOP/s")
+	b.ReportMetric(r.PeakPercent, "%peak")
+}
+
+// fast are the kernels worth a long benchmark.
+func fast() []string {
+	all := attention.Kernels()
+	return all[:max(len(all)-1, 1)]
+}
+
+func BenchmarkForward(b *testing.B) {
+	for _, kernel := range attention.Kernels() {
+		for _, mask := range []string{"full", "causal"} {
+			for _, s := range []int{128, 512, 2048, 8192} {
+				for _, d := range []int{64, 128, 256} {
+					b.Run(fmt.Sprintf("%s/%s/s=%d/d=%d", kernel, mask, s, d), func(b *testing.B) {
+						if kernel == "generic" && s > 512 {
+							b.Skip("the portable kernel takes too long")
+						}
+						measure(b, workload.Spec{QueryHeads: max(2048/s, 1), Dim: d, Lengths: []int{s}, Causal: mask == "causal", Kernel: kernel})
+					})
+				}
+			}
+		}
+	}
+}
+
+func BenchmarkGrouped(b *testing.B) {
+	for _, kernel := range fast() {
+		for _, workers := range []int{1, 2} {
+			b.Run(fmt.Sprintf("%s/causal/qheads=32/kvheads=8/s=1024/d=128/workers=%d", kernel, workers), func(b *testing.B) {
+				measure(b, workload.Spec{QueryHeads: 32, KVHeads: 8, Dim: 128, Lengths: []int{1024}, Causal: true, Kernel: kernel, Workers: workers})
+			})
+		}
+	}
+}
+
+func BenchmarkEncoder(b *testing.B) {
+	for _, kernel := range fast() {
+		b.Run(kernel+"/full/ragged=64x8..512/qheads=12/d=64", func(b *testing.B) {
+			measure(b, workload.Spec{QueryHeads: 12, Dim: 64, Lengths: workload.Ragged(64, 8, 512), Kernel: kernel})
+		})
+	}
+}
+
+func BenchmarkFeature(b *testing.B) {
+	for _, kernel := range fast() {
+		for _, f := range workload.Features(4, 2048) {
+			b.Run(fmt.Sprintf("%s/%s/s=2048/d=64", kernel, f.Name), func(b *testing.B) {
+				measure(b, workload.Spec{QueryHeads: 4, Dim: 64, Lengths: []int{2048}, Kernel: kernel, Modify: f.Modify, Pairs: f.Pairs})
+			})
+		}
+		b.Run(kernel+"/window=256/s=32768/d=64", func(b *testing.B) {
+			measure(b, workload.Window(32768, 256, kernel))
+		})
+	}
+}
