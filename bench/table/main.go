@@ -1,5 +1,5 @@
 // Table measures the rows by which the library is judged, percent of the
-// multiply-add peak of each kernel, and prints them as Markdown.
+// multiply-add peak of each kernel in assembly, and prints them as Markdown.
 //
 //	go run ./bench/table [-time 2s] [-kernel avx2]
 package main
@@ -18,13 +18,22 @@ import (
 func main() {
 	log.SetFlags(0)
 	minTime := flag.Duration("time", time.Second, "measure each row for at least this long")
-	kernel := flag.String("kernel", attention.Kernels()[0], "kernel")
+	kernel := flag.String("kernel", "", "measure this kernel only (default: all but generic, which is slow)")
 	flag.Parse()
-	fmt.Printf("%s/%s, %d processors, %s, kernel %s\n\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), *kernel)
-	t := table{*kernel, *minTime}
-	t.lengths()
-	t.shapes()
-	t.features()
+	kernels := attention.Kernels()
+	if *kernel != "" {
+		kernels = []string{*kernel}
+	} else if len(kernels) > 1 {
+		kernels = kernels[:len(kernels)-1]
+	}
+	for _, k := range kernels {
+		fmt.Printf("%s/%s, %d processors, %s, kernel %s\n\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), k)
+		t := table{k, *minTime}
+		t.lengths()
+		t.shapes()
+		t.features()
+		fmt.Println()
+	}
 }
 
 type table struct {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -69,6 +70,12 @@ samples' ratios.`, stdout)
 		}
 		spec.Lengths, m.SeqLen = lengths, slices.Max(lengths)
 	}
+	if err := checkMemory(spec); err != nil {
+		return err
+	}
+	if *minTime < 0 {
+		return fmt.Errorf("-time: %v, must not be negative", *minTime)
+	}
 	w, err := workload.New(spec)
 	if err != nil {
 		return err
@@ -107,6 +114,29 @@ func (m *measurement) check(vdim int) error {
 	}
 	if m.QHeads%m.KVHeads != 0 {
 		return fmt.Errorf("-qheads: %d, must be a multiple of -kvheads, which is %d", m.QHeads, m.KVHeads)
+	}
+	return nil
+}
+
+// maxBytes bounds what a command allocates for tensors, so that a slip of the
+// finger is an error and not a crash.
+const maxBytes = 16 << 30
+
+// checkMemory bounds the tensors of a workload, counted in float64, which does
+// not overflow.
+func checkMemory(s workload.Spec) error {
+	var tokens float64
+	for _, n := range s.Lengths {
+		tokens += float64(n)
+	}
+	vdim := s.ValueDim
+	if vdim == 0 {
+		vdim = s.Dim
+	}
+	perToken := 4*float64(s.QueryHeads+s.KVHeads)*float64(s.Dim+vdim) + 8*float64(s.QueryHeads)
+	if limit := min(maxBytes, float64(math.MaxInt)/4); tokens*perToken > limit {
+		return fmt.Errorf("-seqlen or -ragged: %.0f tokens of %.0f bytes each (-qheads, -kvheads, -dim, -vdim), must not pass %.0f bytes in all",
+			tokens, perToken, limit)
 	}
 	return nil
 }

@@ -116,8 +116,9 @@ func TestMasksDrawsTiles(t *testing.T) {
 	assert.Contains(t, stdout, "     504 ###+\n")
 	assert.Contains(t, stdout, "       0 +...\n")
 	path := filepath.Join(t.TempDir(), "mask.svg")
-	code, _, stderr = call("masks", "-mask", "window:100,0 & documents:300,212", "-queries", "512", "-svg", path)
+	code, stdout, stderr = call("masks", "-mask", "window:100,0 & documents:300,212", "-queries", "512", "-svg", path)
 	require.Zero(t, code, stderr)
+	assert.Contains(t, stdout, "of the work without a mask")
 	svg, err := os.ReadFile(path)
 	require.NoError(t, err)
 	assert.Contains(t, string(svg), "</svg>")
@@ -144,6 +145,8 @@ func TestBadArgumentsExitWithOneAndSayWhy(t *testing.T) {
 		{"bench -vdim -1", "-vdim"},
 		{"bench -seqlen 0", "-seqlen"},
 		{"bench -workers 0", "-workers"},
+		{"bench -seqlen 16777216 -qheads 65536 -dim 65536", "-seqlen"},
+		{"bench -time -1s", "-time"},
 		{"bench -ragged 64", "-ragged"},
 		{"bench -ragged 4x9..8", "-ragged"},
 		{"bench -ragged 4x1..8y", "-ragged"},
@@ -155,6 +158,7 @@ func TestBadArgumentsExitWithOneAndSayWhy(t *testing.T) {
 		{"masks -mask documents:1,2", "add up"},
 		{"masks -mask blocks:8:1", "Q-K"},
 		{"masks -queries 0", "-queries"},
+		{"masks -queries 1048576", "must not pass"},
 	} {
 		code, stdout, stderr := call(strings.Fields(x.args)...)
 		assert.Equal(t, 1, code, x.args)

@@ -46,6 +46,9 @@ of keys: '#' all visible, '+' partly masked, '.' skipped. Masks are joined by '&
 			return fmt.Errorf("-%s: %d, must be from 1 to %d", x.flag, x.n, 1<<20)
 		}
 	}
+	if pairs := float64(*queries) * float64(*group) * float64(*keys); pairs > maxPairs {
+		return fmt.Errorf("-queries: %d, times -keys %d times -group %d must not pass %.0f", *queries, *keys, *group, float64(maxPairs))
+	}
 	mask, err := parseMasks(*spec, *keys)
 	if err != nil {
 		return fmt.Errorf("-mask: %w", err)
@@ -70,8 +73,15 @@ of keys: '#' all visible, '+' partly masked, '.' skipped. Masks are joined by '&
 		file.Close()
 		return err
 	}
-	return file.Close()
+	if err := file.Close(); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(stdout, p.summary())
+	return err
 }
+
+// maxPairs keeps the list of tiles below a few hundred megabytes.
+const maxPairs = 1 << 32
 
 // parseMasks makes the conjunction that spec describes.
 func parseMasks(spec string, keys int) (attention.Mask, error) {
