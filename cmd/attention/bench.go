@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -118,10 +117,6 @@ func (m *measurement) check(vdim int) error {
 	return nil
 }
 
-// maxBytes bounds what a command allocates for tensors, so that a slip of the
-// finger is an error and not a crash.
-const maxBytes = 16 << 30
-
 // checkMemory bounds the tensors of a workload, counted in float64, which does
 // not overflow.
 func checkMemory(s workload.Spec) error {
@@ -134,7 +129,7 @@ func checkMemory(s workload.Spec) error {
 		vdim = s.Dim
 	}
 	perToken := 4*float64(s.QueryHeads+s.KVHeads)*float64(s.Dim+vdim) + 8*float64(s.QueryHeads)
-	if limit := min(maxBytes, float64(math.MaxInt)/4); tokens*perToken > limit {
+	if limit := maxBytes(); tokens*perToken > limit {
 		return fmt.Errorf("-seqlen or -ragged: %.0f tokens of %.0f bytes each (-qheads, -kvheads, -dim, -vdim), must not pass %.0f bytes in all",
 			tokens, perToken, limit)
 	}

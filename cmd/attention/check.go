@@ -117,11 +117,11 @@ func checkKernel(kernel string, all []namedCase) report {
 
 // checkCase computes a case and takes its errors into r.
 func (r *report) checkCase(c namedCase, p *casefile.Problem) error {
-	got, err := compute(p, r.kernel)
+	got, err := compute(p, r.kernel, 1)
 	if err != nil {
 		return err
 	}
-	portable, err := compute(p, "generic")
+	portable, err := compute(p, "generic", 1)
 	if err != nil {
 		return err
 	}
@@ -150,14 +150,6 @@ func (r *report) checkCase(c namedCase, p *casefile.Problem) error {
 		}
 	}
 	return nil
-}
-
-func compute(p *casefile.Problem, kernel string) (*caserun.Call, error) {
-	call, err := caserun.New(p, kernel, 1)
-	if err != nil {
-		return nil, err
-	}
-	return call, call.Run()
 }
 
 // sameBits compares results bit for bit, any NaN being like any other.

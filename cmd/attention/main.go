@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 )
 
@@ -27,6 +28,10 @@ var commands = []command{
 	{"bench", "measure a workload against the machine's multiply-add peak", bench},
 	{"masks", "draw which tiles a mask shows, mixes and skips", masks},
 }
+
+// maxBytes bounds what a command allocates for tensors, so that a slip of the
+// finger is an error and not a crash.
+func maxBytes() float64 { return min(16<<30, float64(math.MaxInt)/4) }
 
 func main() { os.Exit(dispatch(os.Args[1:], os.Stdout, os.Stderr)) }
 

@@ -83,6 +83,24 @@ func TestRunWritesWhatCheckAccepts(t *testing.T) {
 	}
 }
 
+func TestRunRefusesOutputsBeyondMemory(t *testing.T) {
+	const queries, channels = 1 << 20, 1 << 20
+	path := filepath.Join(t.TempDir(), "wide.case")
+	c := casefile.New(casefile.Header{Attrs: casefile.Attrs{
+		Hq: 1, Hkv: 1, Dk: 1, Dv: channels, Scale: 1,
+		Seqs: []casefile.Seq{{Q: queries, Left: -1, Right: -1}}, CuQ: []int{0, queries}, CuKV: []int{0, 0},
+	}},
+		casefile.NewArray("Q", casefile.Input, []int{queries, 1, 1}, make([]float32, queries)),
+		casefile.NewArray("K", casefile.Input, []int{0, 1, 1}, []float32{}),
+		casefile.NewArray("V", casefile.Input, []int{0, 1, channels}, []float32{}))
+	require.NoError(t, c.WriteFile(path))
+	for _, args := range [][]string{{"run", "-o", path + ".out", path}, {"check", "-cases", filepath.Dir(path)}} {
+		code, _, stderr := call(args...)
+		assert.Equal(t, 1, code)
+		assert.Contains(t, stderr, "must not pass")
+	}
+}
+
 func TestBenchJSONHasTheKeysOthersRead(t *testing.T) {
 	for _, kernel := range attention.Kernels() {
 		code, stdout, stderr := call("bench", "-op", "forward", "-kernel", kernel, "-qheads", "4", "-kvheads", "2",

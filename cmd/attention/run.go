@@ -30,14 +30,26 @@ writes a case with the same attributes and inputs and these outputs.`, stdout)
 	if err != nil {
 		return fmt.Errorf("%s: %w", f.Arg(0), err)
 	}
-	call, err := caserun.New(p, *kernel, *workers)
+	call, err := compute(p, *kernel, *workers)
 	if err != nil {
 		return fmt.Errorf("%s: %w", f.Arg(0), err)
 	}
-	if err := call.Run(); err != nil {
-		return err
-	}
 	return withOutputs(in, p, call).WriteFile(*out)
+}
+
+// compute computes the outputs of a case. A small file can ask for more of them
+// than memory holds: a row of O is as wide as V, of which there may be no row.
+func compute(p *casefile.Problem, kernel string, workers int) (*caserun.Call, error) {
+	tokens := p.CuQ[len(p.CuQ)-1]
+	if bytes := float64(tokens) * float64(p.Hq) * (4*float64(p.Dv) + 8); bytes > maxBytes() {
+		return nil, fmt.Errorf("outputs of %d tokens, %d heads and %d channels take %.0f bytes, must not pass %.0f",
+			tokens, p.Hq, p.Dv, bytes, maxBytes())
+	}
+	call, err := caserun.New(p, kernel, workers)
+	if err != nil {
+		return nil, err
+	}
+	return call, call.Run()
 }
 
 // withOutputs is the case in with its inputs and the outputs of call.
