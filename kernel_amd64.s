@@ -1313,10 +1313,11 @@ column1:
 	VXORPS       Y1, Y1, Y1
 	LEAQ         (AX)(R12*1), R9
 	MOVQ         DI, R11
-
-rows2:
 	SUBQ         $0x06, R11
 	JL           done3
+	PCALIGN      $0x40
+
+rows2:
 	LEAQ         (R9)(R8*2), R10
 	ADDQ         R8, R10
 	VADDPS       (R9), Y0, Y2
@@ -1439,14 +1440,16 @@ rows2:
 	VADDPS       Y13, Y1, Y1
 	LEAQ         (R10)(R8*2), R9
 	ADDQ         R8, R9
-	JMP          rows2
+	SUBQ         $0x06, R11
+	JGE          rows2
 
 done3:
-	ADDQ $0x06, R11
+	ADDQ    $0x06, R11
+	SUBQ    $0x02, R11
+	JL      done5
+	PCALIGN $0x40
 
 rows4:
-	SUBQ         $0x02, R11
-	JL           done5
 	VADDPS       (R9), Y0, Y2
 	VADDPS       (R9)(R8*1), Y0, Y3
 	VBROADCASTSS unit+56(FP), Y14
@@ -1494,14 +1497,16 @@ rows4:
 	VMOVUPS      Y9, (R9)(R8*1)
 	VADDPS       Y9, Y1, Y1
 	LEAQ         (R9)(R8*2), R9
-	JMP          rows4
+	SUBQ         $0x02, R11
+	JGE          rows4
 
 done5:
-	ADDQ $0x02, R11
+	ADDQ    $0x02, R11
+	SUBQ    $0x01, R11
+	JL      done7
+	PCALIGN $0x40
 
 rows6:
-	SUBQ         $0x01, R11
-	JL           done7
 	VADDPS       (R9), Y0, Y2
 	VBROADCASTSS unit+56(FP), Y14
 	VMULPS       Y14, Y2, Y2
@@ -1531,7 +1536,8 @@ rows6:
 	VMOVUPS      Y8, (R9)
 	VADDPS       Y8, Y1, Y1
 	LEAQ         (R9)(R8*1), R9
-	JMP          rows6
+	SUBQ         $0x01, R11
+	JGE          rows6
 
 done7:
 	ADDQ        $0x01, R11
@@ -2097,356 +2103,357 @@ DATA widefff0000000000000<>+56(SB)/8, $0xfff0000000000000
 GLOBL widefff0000000000000<>(SB), RODATA|NOPTR, $64
 
 // func softcapAVX2(s *float32, max *float32, n int, w int, mul float32, softcap float32)
-// Requires: AVX, FMA3
+// Requires: AVX, AVX2, FMA3
 TEXT ·softcapAVX2(SB), $0-40
-	MOVQ         s+0(FP), AX
-	MOVQ         max+8(FP), CX
-	MOVQ         n+16(FP), DX
-	MOVQ         w+24(FP), BX
-	SHLQ         $0x02, BX
-	VBROADCASTSS wordff800000<>+0(SB), Y2
-	VBROADCASTSS mul+32(FP), Y3
-	VBROADCASTSS softcap+36(FP), Y4
-	VBROADCASTSS word3f800000<>+0(SB), Y5
-	VBROADCASTSS wordbf800000<>+0(SB), Y6
-	VBROADCASTSS word411051ec<>+0(SB), Y7
-	VBROADCASTSS wordc11051ec<>+0(SB), Y8
-	XORQ         SI, SI
+	MOVQ s+0(FP), AX
+	MOVQ max+8(FP), CX
+	MOVQ n+16(FP), DX
+	MOVQ w+24(FP), BX
+	SHLQ $0x02, BX
+	XORQ R9, R9
 
 column1:
-	LEAQ    (AX)(SI*1), DI
+	LEAQ    (AX)(R9*1), SI
 	MOVQ    DX, R8
-	VMOVUPS (CX)(SI*1), Y1
-	MOVQ    R8, R9
-	ANDQ    $0x01, R9
-	SHRQ    $0x01, R8
-	TESTQ   R8, R8
-	JZ      done3
+	VMOVUPS (CX)(R9*1), Y13
+	SUBQ    $0x03, R8
+	JL      done3
 	PCALIGN $0x40
 
-loop2:
-	VMULPS      (DI), Y3, Y0
-	VMINPS      Y0, Y7, Y0
-	VMAXPS      Y0, Y8, Y0
-	VMULPS      Y0, Y0, Y9
-	VMOVUPS     wordad56bfcb<>+0(SB), Y10
-	VFMADD213PS word330361f0<>+0(SB), Y9, Y10
-	VFMADD213PS word37eaf5e6<>+0(SB), Y9, Y10
-	VFMADD213PS word3b7d8573<>+0(SB), Y9, Y10
-	VFMADD213PS word3e0c1549<>+0(SB), Y9, Y10
-	VFMADD213PS word3f800000<>+0(SB), Y9, Y10
-	VMOVUPS     word35acce6f<>+0(SB), Y11
-	VFMADD213PS word39ce81c8<>+0(SB), Y9, Y11
-	VFMADD213PS word3cdf336f<>+0(SB), Y9, Y11
-	VFMADD213PS word3ef0b54f<>+0(SB), Y9, Y11
-	VFMADD213PS word3f800000<>+0(SB), Y9, Y11
-	VMULPS      Y10, Y0, Y0
-	VDIVPS      Y11, Y0, Y0
-	VMINPS      Y0, Y5, Y0
-	VMAXPS      Y0, Y6, Y0
-	VMULPS      Y4, Y0, Y0
-	VMAXPS      Y1, Y0, Y1
-	VMOVUPS     Y0, (DI)
-	ADDQ        BX, DI
-	VMULPS      (DI), Y3, Y0
-	VMINPS      Y0, Y7, Y0
-	VMAXPS      Y0, Y8, Y0
-	VMULPS      Y0, Y0, Y9
-	VMOVUPS     wordad56bfcb<>+0(SB), Y10
-	VFMADD213PS word330361f0<>+0(SB), Y9, Y10
-	VFMADD213PS word37eaf5e6<>+0(SB), Y9, Y10
-	VFMADD213PS word3b7d8573<>+0(SB), Y9, Y10
-	VFMADD213PS word3e0c1549<>+0(SB), Y9, Y10
-	VFMADD213PS word3f800000<>+0(SB), Y9, Y10
-	VMOVUPS     word35acce6f<>+0(SB), Y11
-	VFMADD213PS word39ce81c8<>+0(SB), Y9, Y11
-	VFMADD213PS word3cdf336f<>+0(SB), Y9, Y11
-	VFMADD213PS word3ef0b54f<>+0(SB), Y9, Y11
-	VFMADD213PS word3f800000<>+0(SB), Y9, Y11
-	VMULPS      Y10, Y0, Y0
-	VDIVPS      Y11, Y0, Y0
-	VMINPS      Y0, Y5, Y0
-	VMAXPS      Y0, Y6, Y0
-	VMULPS      Y4, Y0, Y0
-	VMAXPS      Y1, Y0, Y1
-	VMOVUPS     Y0, (DI)
-	ADDQ        BX, DI
-	DECQ        R8
-	JNZ         loop2
+rows2:
+	LEAQ         (SI)(BX*2), DI
+	ADDQ         BX, DI
+	VBROADCASTSS mul+32(FP), Y6
+	VMOVUPS      word7fffffff<>+0(SB), Y14
+	VMULPS       (SI), Y6, Y10
+	VMULPS       (SI)(BX*1), Y6, Y11
+	VMULPS       (SI)(BX*2), Y6, Y12
+	VANDPS       Y14, Y10, Y10
+	VANDPS       Y14, Y11, Y11
+	VANDPS       Y14, Y12, Y12
+	VMOVUPS      wordc038aa3b<>+0(SB), Y6
+	VMULPS       Y6, Y10, Y0
+	VMULPS       Y6, Y11, Y1
+	VMULPS       Y6, Y12, Y2
+	VMOVUPS      wordc2fc0000<>+0(SB), Y6
+	VMAXPS       Y0, Y6, Y0
+	VMAXPS       Y1, Y6, Y1
+	VMAXPS       Y2, Y6, Y2
+	VMOVUPS      word4b40007e<>+0(SB), Y6
+	VADDPS       Y6, Y0, Y3
+	VADDPS       Y6, Y1, Y4
+	VADDPS       Y6, Y2, Y5
+	VSUBPS       Y6, Y3, Y7
+	VSUBPS       Y7, Y0, Y0
+	VPSLLD       $0x17, Y3, Y7
+	VSUBPS       Y6, Y4, Y8
+	VSUBPS       Y8, Y1, Y1
+	VPSLLD       $0x17, Y4, Y8
+	VSUBPS       Y6, Y5, Y9
+	VSUBPS       Y9, Y2, Y2
+	VPSLLD       $0x17, Y5, Y9
+	VMOVUPS      word39a61c3b<>+0(SB), Y6
+	VMOVAPS      Y6, Y3
+	VMOVAPS      Y6, Y4
+	VMOVAPS      Y6, Y5
+	VMOVUPS      word3b2fdf59<>+0(SB), Y6
+	VFMADD213PS  Y6, Y0, Y3
+	VFMADD213PS  Y6, Y1, Y4
+	VFMADD213PS  Y6, Y2, Y5
+	VMOVUPS      word3c9d90ea<>+0(SB), Y6
+	VFMADD213PS  Y6, Y0, Y3
+	VFMADD213PS  Y6, Y1, Y4
+	VFMADD213PS  Y6, Y2, Y5
+	VMOVUPS      word3de356d4<>+0(SB), Y6
+	VFMADD213PS  Y6, Y0, Y3
+	VFMADD213PS  Y6, Y1, Y4
+	VFMADD213PS  Y6, Y2, Y5
+	VMOVUPS      word3ef5fdf3<>+0(SB), Y6
+	VFMADD213PS  Y6, Y0, Y3
+	VFMADD213PS  Y6, Y1, Y4
+	VFMADD213PS  Y6, Y2, Y5
+	VMOVUPS      word3fb17219<>+0(SB), Y6
+	VFMADD213PS  Y6, Y0, Y3
+	VFMADD213PS  Y6, Y1, Y4
+	VFMADD213PS  Y6, Y2, Y5
+	VMOVUPS      word40000000<>+0(SB), Y6
+	VFMADD213PS  Y6, Y0, Y3
+	VFMADD213PS  Y6, Y1, Y4
+	VFMADD213PS  Y6, Y2, Y5
+	VMULPS       Y7, Y3, Y3
+	VMULPS       Y8, Y4, Y4
+	VMULPS       Y9, Y5, Y5
+	VMULPS       Y10, Y10, Y14
+	VMOVUPS      wordbc709ff0<>+0(SB), Y0
+	VFMADD213PS  wordbeaaaaaa<>+0(SB), Y14, Y0
+	VMOVUPS      word3c80c69a<>+0(SB), Y7
+	VFMADD213PS  word3ee35bc5<>+0(SB), Y14, Y7
+	VFMADD213PS  word3f800000<>+0(SB), Y14, Y7
+	VMULPS       Y14, Y10, Y14
+	VMULPS       Y14, Y0, Y0
+	VMULPS       Y11, Y11, Y14
+	VMOVUPS      wordbc709ff0<>+0(SB), Y1
+	VFMADD213PS  wordbeaaaaaa<>+0(SB), Y14, Y1
+	VMOVUPS      word3c80c69a<>+0(SB), Y8
+	VFMADD213PS  word3ee35bc5<>+0(SB), Y14, Y8
+	VFMADD213PS  word3f800000<>+0(SB), Y14, Y8
+	VMULPS       Y14, Y11, Y14
+	VMULPS       Y14, Y1, Y1
+	VMULPS       Y12, Y12, Y14
+	VMOVUPS      wordbc709ff0<>+0(SB), Y2
+	VFMADD213PS  wordbeaaaaaa<>+0(SB), Y14, Y2
+	VMOVUPS      word3c80c69a<>+0(SB), Y9
+	VFMADD213PS  word3ee35bc5<>+0(SB), Y14, Y9
+	VFMADD213PS  word3f800000<>+0(SB), Y14, Y9
+	VMULPS       Y14, Y12, Y14
+	VMULPS       Y14, Y2, Y2
+	VMOVUPS      word3f800000<>+0(SB), Y6
+	VCMPPS       $0x0d, Y6, Y10, Y14
+	VBLENDVPS    Y14, Y6, Y10, Y10
+	VADDPS       Y6, Y3, Y6
+	VBLENDVPS    Y14, Y6, Y7, Y7
+	VMULPS       wordc0000000<>+0(SB), Y3, Y3
+	VBLENDVPS    Y14, Y3, Y0, Y0
+	VMOVUPS      word3f800000<>+0(SB), Y6
+	VCMPPS       $0x0d, Y6, Y11, Y14
+	VBLENDVPS    Y14, Y6, Y11, Y11
+	VADDPS       Y6, Y4, Y6
+	VBLENDVPS    Y14, Y6, Y8, Y8
+	VMULPS       wordc0000000<>+0(SB), Y4, Y4
+	VBLENDVPS    Y14, Y4, Y1, Y1
+	VMOVUPS      word3f800000<>+0(SB), Y6
+	VCMPPS       $0x0d, Y6, Y12, Y14
+	VBLENDVPS    Y14, Y6, Y12, Y12
+	VADDPS       Y6, Y5, Y6
+	VBLENDVPS    Y14, Y6, Y9, Y9
+	VMULPS       wordc0000000<>+0(SB), Y5, Y5
+	VBLENDVPS    Y14, Y5, Y2, Y2
+	VMOVUPS      word3f800000<>+0(SB), Y6
+	VDIVPS       Y7, Y0, Y0
+	VDIVPS       Y8, Y1, Y1
+	VDIVPS       Y9, Y2, Y2
+	VADDPS       Y10, Y0, Y0
+	VADDPS       Y11, Y1, Y1
+	VADDPS       Y12, Y2, Y2
+	VMOVUPS      word80000000<>+0(SB), Y7
+	VBROADCASTSS softcap+36(FP), Y6
+	VANDPS       (SI), Y7, Y3
+	VORPS        Y3, Y0, Y0
+	VMULPS       Y6, Y0, Y0
+	VMOVUPS      Y0, (SI)
+	VMAXPS       Y13, Y0, Y13
+	VANDPS       (SI)(BX*1), Y7, Y4
+	VORPS        Y4, Y1, Y1
+	VMULPS       Y6, Y1, Y1
+	VMOVUPS      Y1, (SI)(BX*1)
+	VMAXPS       Y13, Y1, Y13
+	VANDPS       (SI)(BX*2), Y7, Y5
+	VORPS        Y5, Y2, Y2
+	VMULPS       Y6, Y2, Y2
+	VMOVUPS      Y2, (SI)(BX*2)
+	VMAXPS       Y13, Y2, Y13
+	MOVQ         DI, SI
+	SUBQ         $0x03, R8
+	JGE          rows2
 
 done3:
-	TESTQ   R9, R9
-	JZ      done5
+	ADDQ    $0x03, R8
+	SUBQ    $0x01, R8
+	JL      done5
 	PCALIGN $0x40
 
-loop4:
-	VMULPS      (DI), Y3, Y0
-	VMINPS      Y0, Y7, Y0
-	VMAXPS      Y0, Y8, Y0
-	VMULPS      Y0, Y0, Y9
-	VMOVUPS     wordad56bfcb<>+0(SB), Y10
-	VFMADD213PS word330361f0<>+0(SB), Y9, Y10
-	VFMADD213PS word37eaf5e6<>+0(SB), Y9, Y10
-	VFMADD213PS word3b7d8573<>+0(SB), Y9, Y10
-	VFMADD213PS word3e0c1549<>+0(SB), Y9, Y10
-	VFMADD213PS word3f800000<>+0(SB), Y9, Y10
-	VMOVUPS     word35acce6f<>+0(SB), Y11
-	VFMADD213PS word39ce81c8<>+0(SB), Y9, Y11
-	VFMADD213PS word3cdf336f<>+0(SB), Y9, Y11
-	VFMADD213PS word3ef0b54f<>+0(SB), Y9, Y11
-	VFMADD213PS word3f800000<>+0(SB), Y9, Y11
-	VMULPS      Y10, Y0, Y0
-	VDIVPS      Y11, Y0, Y0
-	VMINPS      Y0, Y5, Y0
-	VMAXPS      Y0, Y6, Y0
-	VMULPS      Y4, Y0, Y0
-	VMAXPS      Y1, Y0, Y1
-	VMOVUPS     Y0, (DI)
-	ADDQ        BX, DI
-	DECQ        R9
-	JNZ         loop4
+rows4:
+	VBROADCASTSS mul+32(FP), Y6
+	VMOVUPS      word7fffffff<>+0(SB), Y14
+	VMULPS       (SI), Y6, Y10
+	VANDPS       Y14, Y10, Y10
+	VMOVUPS      wordc038aa3b<>+0(SB), Y6
+	VMULPS       Y6, Y10, Y0
+	VMOVUPS      wordc2fc0000<>+0(SB), Y6
+	VMAXPS       Y0, Y6, Y0
+	VMOVUPS      word4b40007e<>+0(SB), Y6
+	VADDPS       Y6, Y0, Y3
+	VSUBPS       Y6, Y3, Y7
+	VSUBPS       Y7, Y0, Y0
+	VPSLLD       $0x17, Y3, Y7
+	VMOVUPS      word39a61c3b<>+0(SB), Y6
+	VMOVAPS      Y6, Y3
+	VMOVUPS      word3b2fdf59<>+0(SB), Y6
+	VFMADD213PS  Y6, Y0, Y3
+	VMOVUPS      word3c9d90ea<>+0(SB), Y6
+	VFMADD213PS  Y6, Y0, Y3
+	VMOVUPS      word3de356d4<>+0(SB), Y6
+	VFMADD213PS  Y6, Y0, Y3
+	VMOVUPS      word3ef5fdf3<>+0(SB), Y6
+	VFMADD213PS  Y6, Y0, Y3
+	VMOVUPS      word3fb17219<>+0(SB), Y6
+	VFMADD213PS  Y6, Y0, Y3
+	VMOVUPS      word40000000<>+0(SB), Y6
+	VFMADD213PS  Y6, Y0, Y3
+	VMULPS       Y7, Y3, Y3
+	VMULPS       Y10, Y10, Y14
+	VMOVUPS      wordbc709ff0<>+0(SB), Y0
+	VFMADD213PS  wordbeaaaaaa<>+0(SB), Y14, Y0
+	VMOVUPS      word3c80c69a<>+0(SB), Y7
+	VFMADD213PS  word3ee35bc5<>+0(SB), Y14, Y7
+	VFMADD213PS  word3f800000<>+0(SB), Y14, Y7
+	VMULPS       Y14, Y10, Y14
+	VMULPS       Y14, Y0, Y0
+	VMOVUPS      word3f800000<>+0(SB), Y6
+	VCMPPS       $0x0d, Y6, Y10, Y14
+	VBLENDVPS    Y14, Y6, Y10, Y10
+	VADDPS       Y6, Y3, Y6
+	VBLENDVPS    Y14, Y6, Y7, Y7
+	VMULPS       wordc0000000<>+0(SB), Y3, Y3
+	VBLENDVPS    Y14, Y3, Y0, Y0
+	VMOVUPS      word3f800000<>+0(SB), Y6
+	VDIVPS       Y7, Y0, Y0
+	VADDPS       Y10, Y0, Y0
+	VMOVUPS      word80000000<>+0(SB), Y7
+	VBROADCASTSS softcap+36(FP), Y6
+	VANDPS       (SI), Y7, Y3
+	VORPS        Y3, Y0, Y0
+	VMULPS       Y6, Y0, Y0
+	VMOVUPS      Y0, (SI)
+	VMAXPS       Y13, Y0, Y13
+	LEAQ         (SI)(BX*1), SI
+	SUBQ         $0x01, R8
+	JGE          rows4
 
 done5:
-	VMOVUPS Y1, (CX)(SI*1)
-	ADDQ    $0x20, SI
-	CMPQ    SI, BX
+	ADDQ    $0x01, R8
+	VMOVUPS Y13, (CX)(R9*1)
+	ADDQ    $0x20, R9
+	CMPQ    R9, BX
 	JB      column1
 	VZEROUPPER
 	RET
 
-DATA wordff800000<>+0(SB)/4, $0xff800000
-DATA wordff800000<>+4(SB)/4, $0xff800000
-DATA wordff800000<>+8(SB)/4, $0xff800000
-DATA wordff800000<>+12(SB)/4, $0xff800000
-DATA wordff800000<>+16(SB)/4, $0xff800000
-DATA wordff800000<>+20(SB)/4, $0xff800000
-DATA wordff800000<>+24(SB)/4, $0xff800000
-DATA wordff800000<>+28(SB)/4, $0xff800000
-DATA wordff800000<>+32(SB)/4, $0xff800000
-DATA wordff800000<>+36(SB)/4, $0xff800000
-DATA wordff800000<>+40(SB)/4, $0xff800000
-DATA wordff800000<>+44(SB)/4, $0xff800000
-DATA wordff800000<>+48(SB)/4, $0xff800000
-DATA wordff800000<>+52(SB)/4, $0xff800000
-DATA wordff800000<>+56(SB)/4, $0xff800000
-DATA wordff800000<>+60(SB)/4, $0xff800000
-GLOBL wordff800000<>(SB), RODATA|NOPTR, $64
+DATA word7fffffff<>+0(SB)/4, $0x7fffffff
+DATA word7fffffff<>+4(SB)/4, $0x7fffffff
+DATA word7fffffff<>+8(SB)/4, $0x7fffffff
+DATA word7fffffff<>+12(SB)/4, $0x7fffffff
+DATA word7fffffff<>+16(SB)/4, $0x7fffffff
+DATA word7fffffff<>+20(SB)/4, $0x7fffffff
+DATA word7fffffff<>+24(SB)/4, $0x7fffffff
+DATA word7fffffff<>+28(SB)/4, $0x7fffffff
+DATA word7fffffff<>+32(SB)/4, $0x7fffffff
+DATA word7fffffff<>+36(SB)/4, $0x7fffffff
+DATA word7fffffff<>+40(SB)/4, $0x7fffffff
+DATA word7fffffff<>+44(SB)/4, $0x7fffffff
+DATA word7fffffff<>+48(SB)/4, $0x7fffffff
+DATA word7fffffff<>+52(SB)/4, $0x7fffffff
+DATA word7fffffff<>+56(SB)/4, $0x7fffffff
+DATA word7fffffff<>+60(SB)/4, $0x7fffffff
+GLOBL word7fffffff<>(SB), RODATA|NOPTR, $64
 
-DATA wordbf800000<>+0(SB)/4, $0xbf800000
-DATA wordbf800000<>+4(SB)/4, $0xbf800000
-DATA wordbf800000<>+8(SB)/4, $0xbf800000
-DATA wordbf800000<>+12(SB)/4, $0xbf800000
-DATA wordbf800000<>+16(SB)/4, $0xbf800000
-DATA wordbf800000<>+20(SB)/4, $0xbf800000
-DATA wordbf800000<>+24(SB)/4, $0xbf800000
-DATA wordbf800000<>+28(SB)/4, $0xbf800000
-DATA wordbf800000<>+32(SB)/4, $0xbf800000
-DATA wordbf800000<>+36(SB)/4, $0xbf800000
-DATA wordbf800000<>+40(SB)/4, $0xbf800000
-DATA wordbf800000<>+44(SB)/4, $0xbf800000
-DATA wordbf800000<>+48(SB)/4, $0xbf800000
-DATA wordbf800000<>+52(SB)/4, $0xbf800000
-DATA wordbf800000<>+56(SB)/4, $0xbf800000
-DATA wordbf800000<>+60(SB)/4, $0xbf800000
-GLOBL wordbf800000<>(SB), RODATA|NOPTR, $64
+DATA wordc038aa3b<>+0(SB)/4, $0xc038aa3b
+DATA wordc038aa3b<>+4(SB)/4, $0xc038aa3b
+DATA wordc038aa3b<>+8(SB)/4, $0xc038aa3b
+DATA wordc038aa3b<>+12(SB)/4, $0xc038aa3b
+DATA wordc038aa3b<>+16(SB)/4, $0xc038aa3b
+DATA wordc038aa3b<>+20(SB)/4, $0xc038aa3b
+DATA wordc038aa3b<>+24(SB)/4, $0xc038aa3b
+DATA wordc038aa3b<>+28(SB)/4, $0xc038aa3b
+DATA wordc038aa3b<>+32(SB)/4, $0xc038aa3b
+DATA wordc038aa3b<>+36(SB)/4, $0xc038aa3b
+DATA wordc038aa3b<>+40(SB)/4, $0xc038aa3b
+DATA wordc038aa3b<>+44(SB)/4, $0xc038aa3b
+DATA wordc038aa3b<>+48(SB)/4, $0xc038aa3b
+DATA wordc038aa3b<>+52(SB)/4, $0xc038aa3b
+DATA wordc038aa3b<>+56(SB)/4, $0xc038aa3b
+DATA wordc038aa3b<>+60(SB)/4, $0xc038aa3b
+GLOBL wordc038aa3b<>(SB), RODATA|NOPTR, $64
 
-DATA word411051ec<>+0(SB)/4, $0x411051ec
-DATA word411051ec<>+4(SB)/4, $0x411051ec
-DATA word411051ec<>+8(SB)/4, $0x411051ec
-DATA word411051ec<>+12(SB)/4, $0x411051ec
-DATA word411051ec<>+16(SB)/4, $0x411051ec
-DATA word411051ec<>+20(SB)/4, $0x411051ec
-DATA word411051ec<>+24(SB)/4, $0x411051ec
-DATA word411051ec<>+28(SB)/4, $0x411051ec
-DATA word411051ec<>+32(SB)/4, $0x411051ec
-DATA word411051ec<>+36(SB)/4, $0x411051ec
-DATA word411051ec<>+40(SB)/4, $0x411051ec
-DATA word411051ec<>+44(SB)/4, $0x411051ec
-DATA word411051ec<>+48(SB)/4, $0x411051ec
-DATA word411051ec<>+52(SB)/4, $0x411051ec
-DATA word411051ec<>+56(SB)/4, $0x411051ec
-DATA word411051ec<>+60(SB)/4, $0x411051ec
-GLOBL word411051ec<>(SB), RODATA|NOPTR, $64
+DATA wordbc709ff0<>+0(SB)/4, $0xbc709ff0
+DATA wordbc709ff0<>+4(SB)/4, $0xbc709ff0
+DATA wordbc709ff0<>+8(SB)/4, $0xbc709ff0
+DATA wordbc709ff0<>+12(SB)/4, $0xbc709ff0
+DATA wordbc709ff0<>+16(SB)/4, $0xbc709ff0
+DATA wordbc709ff0<>+20(SB)/4, $0xbc709ff0
+DATA wordbc709ff0<>+24(SB)/4, $0xbc709ff0
+DATA wordbc709ff0<>+28(SB)/4, $0xbc709ff0
+DATA wordbc709ff0<>+32(SB)/4, $0xbc709ff0
+DATA wordbc709ff0<>+36(SB)/4, $0xbc709ff0
+DATA wordbc709ff0<>+40(SB)/4, $0xbc709ff0
+DATA wordbc709ff0<>+44(SB)/4, $0xbc709ff0
+DATA wordbc709ff0<>+48(SB)/4, $0xbc709ff0
+DATA wordbc709ff0<>+52(SB)/4, $0xbc709ff0
+DATA wordbc709ff0<>+56(SB)/4, $0xbc709ff0
+DATA wordbc709ff0<>+60(SB)/4, $0xbc709ff0
+GLOBL wordbc709ff0<>(SB), RODATA|NOPTR, $64
 
-DATA wordc11051ec<>+0(SB)/4, $0xc11051ec
-DATA wordc11051ec<>+4(SB)/4, $0xc11051ec
-DATA wordc11051ec<>+8(SB)/4, $0xc11051ec
-DATA wordc11051ec<>+12(SB)/4, $0xc11051ec
-DATA wordc11051ec<>+16(SB)/4, $0xc11051ec
-DATA wordc11051ec<>+20(SB)/4, $0xc11051ec
-DATA wordc11051ec<>+24(SB)/4, $0xc11051ec
-DATA wordc11051ec<>+28(SB)/4, $0xc11051ec
-DATA wordc11051ec<>+32(SB)/4, $0xc11051ec
-DATA wordc11051ec<>+36(SB)/4, $0xc11051ec
-DATA wordc11051ec<>+40(SB)/4, $0xc11051ec
-DATA wordc11051ec<>+44(SB)/4, $0xc11051ec
-DATA wordc11051ec<>+48(SB)/4, $0xc11051ec
-DATA wordc11051ec<>+52(SB)/4, $0xc11051ec
-DATA wordc11051ec<>+56(SB)/4, $0xc11051ec
-DATA wordc11051ec<>+60(SB)/4, $0xc11051ec
-GLOBL wordc11051ec<>(SB), RODATA|NOPTR, $64
+DATA wordbeaaaaaa<>+0(SB)/4, $0xbeaaaaaa
+DATA wordbeaaaaaa<>+4(SB)/4, $0xbeaaaaaa
+DATA wordbeaaaaaa<>+8(SB)/4, $0xbeaaaaaa
+DATA wordbeaaaaaa<>+12(SB)/4, $0xbeaaaaaa
+DATA wordbeaaaaaa<>+16(SB)/4, $0xbeaaaaaa
+DATA wordbeaaaaaa<>+20(SB)/4, $0xbeaaaaaa
+DATA wordbeaaaaaa<>+24(SB)/4, $0xbeaaaaaa
+DATA wordbeaaaaaa<>+28(SB)/4, $0xbeaaaaaa
+DATA wordbeaaaaaa<>+32(SB)/4, $0xbeaaaaaa
+DATA wordbeaaaaaa<>+36(SB)/4, $0xbeaaaaaa
+DATA wordbeaaaaaa<>+40(SB)/4, $0xbeaaaaaa
+DATA wordbeaaaaaa<>+44(SB)/4, $0xbeaaaaaa
+DATA wordbeaaaaaa<>+48(SB)/4, $0xbeaaaaaa
+DATA wordbeaaaaaa<>+52(SB)/4, $0xbeaaaaaa
+DATA wordbeaaaaaa<>+56(SB)/4, $0xbeaaaaaa
+DATA wordbeaaaaaa<>+60(SB)/4, $0xbeaaaaaa
+GLOBL wordbeaaaaaa<>(SB), RODATA|NOPTR, $64
 
-DATA wordad56bfcb<>+0(SB)/4, $0xad56bfcb
-DATA wordad56bfcb<>+4(SB)/4, $0xad56bfcb
-DATA wordad56bfcb<>+8(SB)/4, $0xad56bfcb
-DATA wordad56bfcb<>+12(SB)/4, $0xad56bfcb
-DATA wordad56bfcb<>+16(SB)/4, $0xad56bfcb
-DATA wordad56bfcb<>+20(SB)/4, $0xad56bfcb
-DATA wordad56bfcb<>+24(SB)/4, $0xad56bfcb
-DATA wordad56bfcb<>+28(SB)/4, $0xad56bfcb
-DATA wordad56bfcb<>+32(SB)/4, $0xad56bfcb
-DATA wordad56bfcb<>+36(SB)/4, $0xad56bfcb
-DATA wordad56bfcb<>+40(SB)/4, $0xad56bfcb
-DATA wordad56bfcb<>+44(SB)/4, $0xad56bfcb
-DATA wordad56bfcb<>+48(SB)/4, $0xad56bfcb
-DATA wordad56bfcb<>+52(SB)/4, $0xad56bfcb
-DATA wordad56bfcb<>+56(SB)/4, $0xad56bfcb
-DATA wordad56bfcb<>+60(SB)/4, $0xad56bfcb
-GLOBL wordad56bfcb<>(SB), RODATA|NOPTR, $64
+DATA word3c80c69a<>+0(SB)/4, $0x3c80c69a
+DATA word3c80c69a<>+4(SB)/4, $0x3c80c69a
+DATA word3c80c69a<>+8(SB)/4, $0x3c80c69a
+DATA word3c80c69a<>+12(SB)/4, $0x3c80c69a
+DATA word3c80c69a<>+16(SB)/4, $0x3c80c69a
+DATA word3c80c69a<>+20(SB)/4, $0x3c80c69a
+DATA word3c80c69a<>+24(SB)/4, $0x3c80c69a
+DATA word3c80c69a<>+28(SB)/4, $0x3c80c69a
+DATA word3c80c69a<>+32(SB)/4, $0x3c80c69a
+DATA word3c80c69a<>+36(SB)/4, $0x3c80c69a
+DATA word3c80c69a<>+40(SB)/4, $0x3c80c69a
+DATA word3c80c69a<>+44(SB)/4, $0x3c80c69a
+DATA word3c80c69a<>+48(SB)/4, $0x3c80c69a
+DATA word3c80c69a<>+52(SB)/4, $0x3c80c69a
+DATA word3c80c69a<>+56(SB)/4, $0x3c80c69a
+DATA word3c80c69a<>+60(SB)/4, $0x3c80c69a
+GLOBL word3c80c69a<>(SB), RODATA|NOPTR, $64
 
-DATA word330361f0<>+0(SB)/4, $0x330361f0
-DATA word330361f0<>+4(SB)/4, $0x330361f0
-DATA word330361f0<>+8(SB)/4, $0x330361f0
-DATA word330361f0<>+12(SB)/4, $0x330361f0
-DATA word330361f0<>+16(SB)/4, $0x330361f0
-DATA word330361f0<>+20(SB)/4, $0x330361f0
-DATA word330361f0<>+24(SB)/4, $0x330361f0
-DATA word330361f0<>+28(SB)/4, $0x330361f0
-DATA word330361f0<>+32(SB)/4, $0x330361f0
-DATA word330361f0<>+36(SB)/4, $0x330361f0
-DATA word330361f0<>+40(SB)/4, $0x330361f0
-DATA word330361f0<>+44(SB)/4, $0x330361f0
-DATA word330361f0<>+48(SB)/4, $0x330361f0
-DATA word330361f0<>+52(SB)/4, $0x330361f0
-DATA word330361f0<>+56(SB)/4, $0x330361f0
-DATA word330361f0<>+60(SB)/4, $0x330361f0
-GLOBL word330361f0<>(SB), RODATA|NOPTR, $64
+DATA word3ee35bc5<>+0(SB)/4, $0x3ee35bc5
+DATA word3ee35bc5<>+4(SB)/4, $0x3ee35bc5
+DATA word3ee35bc5<>+8(SB)/4, $0x3ee35bc5
+DATA word3ee35bc5<>+12(SB)/4, $0x3ee35bc5
+DATA word3ee35bc5<>+16(SB)/4, $0x3ee35bc5
+DATA word3ee35bc5<>+20(SB)/4, $0x3ee35bc5
+DATA word3ee35bc5<>+24(SB)/4, $0x3ee35bc5
+DATA word3ee35bc5<>+28(SB)/4, $0x3ee35bc5
+DATA word3ee35bc5<>+32(SB)/4, $0x3ee35bc5
+DATA word3ee35bc5<>+36(SB)/4, $0x3ee35bc5
+DATA word3ee35bc5<>+40(SB)/4, $0x3ee35bc5
+DATA word3ee35bc5<>+44(SB)/4, $0x3ee35bc5
+DATA word3ee35bc5<>+48(SB)/4, $0x3ee35bc5
+DATA word3ee35bc5<>+52(SB)/4, $0x3ee35bc5
+DATA word3ee35bc5<>+56(SB)/4, $0x3ee35bc5
+DATA word3ee35bc5<>+60(SB)/4, $0x3ee35bc5
+GLOBL word3ee35bc5<>(SB), RODATA|NOPTR, $64
 
-DATA word37eaf5e6<>+0(SB)/4, $0x37eaf5e6
-DATA word37eaf5e6<>+4(SB)/4, $0x37eaf5e6
-DATA word37eaf5e6<>+8(SB)/4, $0x37eaf5e6
-DATA word37eaf5e6<>+12(SB)/4, $0x37eaf5e6
-DATA word37eaf5e6<>+16(SB)/4, $0x37eaf5e6
-DATA word37eaf5e6<>+20(SB)/4, $0x37eaf5e6
-DATA word37eaf5e6<>+24(SB)/4, $0x37eaf5e6
-DATA word37eaf5e6<>+28(SB)/4, $0x37eaf5e6
-DATA word37eaf5e6<>+32(SB)/4, $0x37eaf5e6
-DATA word37eaf5e6<>+36(SB)/4, $0x37eaf5e6
-DATA word37eaf5e6<>+40(SB)/4, $0x37eaf5e6
-DATA word37eaf5e6<>+44(SB)/4, $0x37eaf5e6
-DATA word37eaf5e6<>+48(SB)/4, $0x37eaf5e6
-DATA word37eaf5e6<>+52(SB)/4, $0x37eaf5e6
-DATA word37eaf5e6<>+56(SB)/4, $0x37eaf5e6
-DATA word37eaf5e6<>+60(SB)/4, $0x37eaf5e6
-GLOBL word37eaf5e6<>(SB), RODATA|NOPTR, $64
-
-DATA word3b7d8573<>+0(SB)/4, $0x3b7d8573
-DATA word3b7d8573<>+4(SB)/4, $0x3b7d8573
-DATA word3b7d8573<>+8(SB)/4, $0x3b7d8573
-DATA word3b7d8573<>+12(SB)/4, $0x3b7d8573
-DATA word3b7d8573<>+16(SB)/4, $0x3b7d8573
-DATA word3b7d8573<>+20(SB)/4, $0x3b7d8573
-DATA word3b7d8573<>+24(SB)/4, $0x3b7d8573
-DATA word3b7d8573<>+28(SB)/4, $0x3b7d8573
-DATA word3b7d8573<>+32(SB)/4, $0x3b7d8573
-DATA word3b7d8573<>+36(SB)/4, $0x3b7d8573
-DATA word3b7d8573<>+40(SB)/4, $0x3b7d8573
-DATA word3b7d8573<>+44(SB)/4, $0x3b7d8573
-DATA word3b7d8573<>+48(SB)/4, $0x3b7d8573
-DATA word3b7d8573<>+52(SB)/4, $0x3b7d8573
-DATA word3b7d8573<>+56(SB)/4, $0x3b7d8573
-DATA word3b7d8573<>+60(SB)/4, $0x3b7d8573
-GLOBL word3b7d8573<>(SB), RODATA|NOPTR, $64
-
-DATA word3e0c1549<>+0(SB)/4, $0x3e0c1549
-DATA word3e0c1549<>+4(SB)/4, $0x3e0c1549
-DATA word3e0c1549<>+8(SB)/4, $0x3e0c1549
-DATA word3e0c1549<>+12(SB)/4, $0x3e0c1549
-DATA word3e0c1549<>+16(SB)/4, $0x3e0c1549
-DATA word3e0c1549<>+20(SB)/4, $0x3e0c1549
-DATA word3e0c1549<>+24(SB)/4, $0x3e0c1549
-DATA word3e0c1549<>+28(SB)/4, $0x3e0c1549
-DATA word3e0c1549<>+32(SB)/4, $0x3e0c1549
-DATA word3e0c1549<>+36(SB)/4, $0x3e0c1549
-DATA word3e0c1549<>+40(SB)/4, $0x3e0c1549
-DATA word3e0c1549<>+44(SB)/4, $0x3e0c1549
-DATA word3e0c1549<>+48(SB)/4, $0x3e0c1549
-DATA word3e0c1549<>+52(SB)/4, $0x3e0c1549
-DATA word3e0c1549<>+56(SB)/4, $0x3e0c1549
-DATA word3e0c1549<>+60(SB)/4, $0x3e0c1549
-GLOBL word3e0c1549<>(SB), RODATA|NOPTR, $64
-
-DATA word35acce6f<>+0(SB)/4, $0x35acce6f
-DATA word35acce6f<>+4(SB)/4, $0x35acce6f
-DATA word35acce6f<>+8(SB)/4, $0x35acce6f
-DATA word35acce6f<>+12(SB)/4, $0x35acce6f
-DATA word35acce6f<>+16(SB)/4, $0x35acce6f
-DATA word35acce6f<>+20(SB)/4, $0x35acce6f
-DATA word35acce6f<>+24(SB)/4, $0x35acce6f
-DATA word35acce6f<>+28(SB)/4, $0x35acce6f
-DATA word35acce6f<>+32(SB)/4, $0x35acce6f
-DATA word35acce6f<>+36(SB)/4, $0x35acce6f
-DATA word35acce6f<>+40(SB)/4, $0x35acce6f
-DATA word35acce6f<>+44(SB)/4, $0x35acce6f
-DATA word35acce6f<>+48(SB)/4, $0x35acce6f
-DATA word35acce6f<>+52(SB)/4, $0x35acce6f
-DATA word35acce6f<>+56(SB)/4, $0x35acce6f
-DATA word35acce6f<>+60(SB)/4, $0x35acce6f
-GLOBL word35acce6f<>(SB), RODATA|NOPTR, $64
-
-DATA word39ce81c8<>+0(SB)/4, $0x39ce81c8
-DATA word39ce81c8<>+4(SB)/4, $0x39ce81c8
-DATA word39ce81c8<>+8(SB)/4, $0x39ce81c8
-DATA word39ce81c8<>+12(SB)/4, $0x39ce81c8
-DATA word39ce81c8<>+16(SB)/4, $0x39ce81c8
-DATA word39ce81c8<>+20(SB)/4, $0x39ce81c8
-DATA word39ce81c8<>+24(SB)/4, $0x39ce81c8
-DATA word39ce81c8<>+28(SB)/4, $0x39ce81c8
-DATA word39ce81c8<>+32(SB)/4, $0x39ce81c8
-DATA word39ce81c8<>+36(SB)/4, $0x39ce81c8
-DATA word39ce81c8<>+40(SB)/4, $0x39ce81c8
-DATA word39ce81c8<>+44(SB)/4, $0x39ce81c8
-DATA word39ce81c8<>+48(SB)/4, $0x39ce81c8
-DATA word39ce81c8<>+52(SB)/4, $0x39ce81c8
-DATA word39ce81c8<>+56(SB)/4, $0x39ce81c8
-DATA word39ce81c8<>+60(SB)/4, $0x39ce81c8
-GLOBL word39ce81c8<>(SB), RODATA|NOPTR, $64
-
-DATA word3cdf336f<>+0(SB)/4, $0x3cdf336f
-DATA word3cdf336f<>+4(SB)/4, $0x3cdf336f
-DATA word3cdf336f<>+8(SB)/4, $0x3cdf336f
-DATA word3cdf336f<>+12(SB)/4, $0x3cdf336f
-DATA word3cdf336f<>+16(SB)/4, $0x3cdf336f
-DATA word3cdf336f<>+20(SB)/4, $0x3cdf336f
-DATA word3cdf336f<>+24(SB)/4, $0x3cdf336f
-DATA word3cdf336f<>+28(SB)/4, $0x3cdf336f
-DATA word3cdf336f<>+32(SB)/4, $0x3cdf336f
-DATA word3cdf336f<>+36(SB)/4, $0x3cdf336f
-DATA word3cdf336f<>+40(SB)/4, $0x3cdf336f
-DATA word3cdf336f<>+44(SB)/4, $0x3cdf336f
-DATA word3cdf336f<>+48(SB)/4, $0x3cdf336f
-DATA word3cdf336f<>+52(SB)/4, $0x3cdf336f
-DATA word3cdf336f<>+56(SB)/4, $0x3cdf336f
-DATA word3cdf336f<>+60(SB)/4, $0x3cdf336f
-GLOBL word3cdf336f<>(SB), RODATA|NOPTR, $64
-
-DATA word3ef0b54f<>+0(SB)/4, $0x3ef0b54f
-DATA word3ef0b54f<>+4(SB)/4, $0x3ef0b54f
-DATA word3ef0b54f<>+8(SB)/4, $0x3ef0b54f
-DATA word3ef0b54f<>+12(SB)/4, $0x3ef0b54f
-DATA word3ef0b54f<>+16(SB)/4, $0x3ef0b54f
-DATA word3ef0b54f<>+20(SB)/4, $0x3ef0b54f
-DATA word3ef0b54f<>+24(SB)/4, $0x3ef0b54f
-DATA word3ef0b54f<>+28(SB)/4, $0x3ef0b54f
-DATA word3ef0b54f<>+32(SB)/4, $0x3ef0b54f
-DATA word3ef0b54f<>+36(SB)/4, $0x3ef0b54f
-DATA word3ef0b54f<>+40(SB)/4, $0x3ef0b54f
-DATA word3ef0b54f<>+44(SB)/4, $0x3ef0b54f
-DATA word3ef0b54f<>+48(SB)/4, $0x3ef0b54f
-DATA word3ef0b54f<>+52(SB)/4, $0x3ef0b54f
-DATA word3ef0b54f<>+56(SB)/4, $0x3ef0b54f
-DATA word3ef0b54f<>+60(SB)/4, $0x3ef0b54f
-GLOBL word3ef0b54f<>(SB), RODATA|NOPTR, $64
+DATA wordc0000000<>+0(SB)/4, $0xc0000000
+DATA wordc0000000<>+4(SB)/4, $0xc0000000
+DATA wordc0000000<>+8(SB)/4, $0xc0000000
+DATA wordc0000000<>+12(SB)/4, $0xc0000000
+DATA wordc0000000<>+16(SB)/4, $0xc0000000
+DATA wordc0000000<>+20(SB)/4, $0xc0000000
+DATA wordc0000000<>+24(SB)/4, $0xc0000000
+DATA wordc0000000<>+28(SB)/4, $0xc0000000
+DATA wordc0000000<>+32(SB)/4, $0xc0000000
+DATA wordc0000000<>+36(SB)/4, $0xc0000000
+DATA wordc0000000<>+40(SB)/4, $0xc0000000
+DATA wordc0000000<>+44(SB)/4, $0xc0000000
+DATA wordc0000000<>+48(SB)/4, $0xc0000000
+DATA wordc0000000<>+52(SB)/4, $0xc0000000
+DATA wordc0000000<>+56(SB)/4, $0xc0000000
+DATA wordc0000000<>+60(SB)/4, $0xc0000000
+GLOBL wordc0000000<>(SB), RODATA|NOPTR, $64
 
 // func alibiAVX2(s *float32, max *float32, slope *float32, pos *int32, n int, w int, mul float32)
 // Requires: AVX, AVX2, FMA3
@@ -2520,6 +2527,24 @@ done5:
 	JB      column1
 	VZEROUPPER
 	RET
+
+DATA wordff800000<>+0(SB)/4, $0xff800000
+DATA wordff800000<>+4(SB)/4, $0xff800000
+DATA wordff800000<>+8(SB)/4, $0xff800000
+DATA wordff800000<>+12(SB)/4, $0xff800000
+DATA wordff800000<>+16(SB)/4, $0xff800000
+DATA wordff800000<>+20(SB)/4, $0xff800000
+DATA wordff800000<>+24(SB)/4, $0xff800000
+DATA wordff800000<>+28(SB)/4, $0xff800000
+DATA wordff800000<>+32(SB)/4, $0xff800000
+DATA wordff800000<>+36(SB)/4, $0xff800000
+DATA wordff800000<>+40(SB)/4, $0xff800000
+DATA wordff800000<>+44(SB)/4, $0xff800000
+DATA wordff800000<>+48(SB)/4, $0xff800000
+DATA wordff800000<>+52(SB)/4, $0xff800000
+DATA wordff800000<>+56(SB)/4, $0xff800000
+DATA wordff800000<>+60(SB)/4, $0xff800000
+GLOBL wordff800000<>(SB), RODATA|NOPTR, $64
 
 DATA wordffffffff<>+0(SB)/4, $0xffffffff
 DATA wordffffffff<>+4(SB)/4, $0xffffffff
@@ -4979,10 +5004,11 @@ column1:
 	VPXORD       Z1, Z1, Z1
 	LEAQ         (AX)(R12*1), R9
 	MOVQ         DI, R11
-
-rows2:
 	SUBQ         $0x04, R11
 	JL           done3
+	PCALIGN      $0x40
+
+rows2:
 	LEAQ         (R9)(R8*2), R10
 	ADDQ         R8, R10
 	VADDPS       (R9), Z0, Z16
@@ -5054,15 +5080,18 @@ rows2:
 	VADDPS       Z22, Z1, Z1
 	VMOVUPS      Z23, (R10)
 	VADDPS       Z23, Z1, Z1
-	LEAQ         (R9)(R8*4), R9
-	JMP          rows2
+	LEAQ         (R10), R9
+	ADDQ         R8, R9
+	SUBQ         $0x04, R11
+	JGE          rows2
 
 done3:
-	ADDQ $0x04, R11
+	ADDQ    $0x04, R11
+	SUBQ    $0x02, R11
+	JL      done5
+	PCALIGN $0x40
 
 rows4:
-	SUBQ         $0x02, R11
-	JL           done5
 	VADDPS       (R9), Z0, Z16
 	VADDPS       (R9)(R8*1), Z0, Z17
 	VBROADCASTSS unit+56(FP), Z24
@@ -5103,14 +5132,16 @@ rows4:
 	VMOVUPS      Z21, (R9)(R8*1)
 	VADDPS       Z21, Z1, Z1
 	LEAQ         (R9)(R8*2), R9
-	JMP          rows4
+	SUBQ         $0x02, R11
+	JGE          rows4
 
 done5:
-	ADDQ $0x02, R11
+	ADDQ    $0x02, R11
+	SUBQ    $0x01, R11
+	JL      done7
+	PCALIGN $0x40
 
 rows6:
-	SUBQ         $0x01, R11
-	JL           done7
 	VADDPS       (R9), Z0, Z16
 	VBROADCASTSS unit+56(FP), Z24
 	VMULPS       Z24, Z16, Z16
@@ -5136,7 +5167,8 @@ rows6:
 	VMOVUPS      Z20, (R9)
 	VADDPS       Z20, Z1, Z1
 	LEAQ         (R9)(R8*1), R9
-	JMP          rows6
+	SUBQ         $0x01, R11
+	JGE          rows6
 
 done7:
 	ADDQ        $0x01, R11
@@ -5419,119 +5451,214 @@ column1:
 	RET
 
 // func softcapAVX512(s *float32, max *float32, n int, w int, mul float32, softcap float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F
 TEXT ·softcapAVX512(SB), $0-40
-	MOVQ         s+0(FP), AX
-	MOVQ         max+8(FP), CX
-	MOVQ         n+16(FP), DX
-	MOVQ         w+24(FP), BX
-	SHLQ         $0x02, BX
-	VBROADCASTSS wordff800000<>+0(SB), Z2
-	VBROADCASTSS mul+32(FP), Z3
-	VBROADCASTSS softcap+36(FP), Z4
-	VBROADCASTSS word3f800000<>+0(SB), Z5
-	VBROADCASTSS wordbf800000<>+0(SB), Z6
-	VBROADCASTSS word411051ec<>+0(SB), Z7
-	VBROADCASTSS wordc11051ec<>+0(SB), Z8
-	XORQ         SI, SI
+	MOVQ s+0(FP), AX
+	MOVQ max+8(FP), CX
+	MOVQ n+16(FP), DX
+	MOVQ w+24(FP), BX
+	SHLQ $0x02, BX
+	XORQ R9, R9
 
 column1:
-	LEAQ    (AX)(SI*1), DI
+	LEAQ    (AX)(R9*1), SI
 	MOVQ    DX, R8
-	VMOVUPS (CX)(SI*1), Z1
-	MOVQ    R8, R9
-	ANDQ    $0x01, R9
-	SHRQ    $0x01, R8
-	TESTQ   R8, R8
-	JZ      done3
+	VMOVUPS (CX)(R9*1), Z13
+	SUBQ    $0x03, R8
+	JL      done3
 	PCALIGN $0x40
 
-loop2:
-	VMULPS      (DI), Z3, Z0
-	VMINPS      Z0, Z7, Z0
-	VMAXPS      Z0, Z8, Z0
-	VMULPS      Z0, Z0, Z9
-	VMOVUPS     wordad56bfcb<>+0(SB), Z10
-	VFMADD213PS word330361f0<>+0(SB), Z9, Z10
-	VFMADD213PS word37eaf5e6<>+0(SB), Z9, Z10
-	VFMADD213PS word3b7d8573<>+0(SB), Z9, Z10
-	VFMADD213PS word3e0c1549<>+0(SB), Z9, Z10
-	VFMADD213PS word3f800000<>+0(SB), Z9, Z10
-	VMOVUPS     word35acce6f<>+0(SB), Z11
-	VFMADD213PS word39ce81c8<>+0(SB), Z9, Z11
-	VFMADD213PS word3cdf336f<>+0(SB), Z9, Z11
-	VFMADD213PS word3ef0b54f<>+0(SB), Z9, Z11
-	VFMADD213PS word3f800000<>+0(SB), Z9, Z11
-	VMULPS      Z10, Z0, Z0
-	VDIVPS      Z11, Z0, Z0
-	VMINPS      Z0, Z5, Z0
-	VMAXPS      Z0, Z6, Z0
-	VMULPS      Z4, Z0, Z0
-	VMAXPS      Z1, Z0, Z1
-	VMOVUPS     Z0, (DI)
-	ADDQ        BX, DI
-	VMULPS      (DI), Z3, Z0
-	VMINPS      Z0, Z7, Z0
-	VMAXPS      Z0, Z8, Z0
-	VMULPS      Z0, Z0, Z9
-	VMOVUPS     wordad56bfcb<>+0(SB), Z10
-	VFMADD213PS word330361f0<>+0(SB), Z9, Z10
-	VFMADD213PS word37eaf5e6<>+0(SB), Z9, Z10
-	VFMADD213PS word3b7d8573<>+0(SB), Z9, Z10
-	VFMADD213PS word3e0c1549<>+0(SB), Z9, Z10
-	VFMADD213PS word3f800000<>+0(SB), Z9, Z10
-	VMOVUPS     word35acce6f<>+0(SB), Z11
-	VFMADD213PS word39ce81c8<>+0(SB), Z9, Z11
-	VFMADD213PS word3cdf336f<>+0(SB), Z9, Z11
-	VFMADD213PS word3ef0b54f<>+0(SB), Z9, Z11
-	VFMADD213PS word3f800000<>+0(SB), Z9, Z11
-	VMULPS      Z10, Z0, Z0
-	VDIVPS      Z11, Z0, Z0
-	VMINPS      Z0, Z5, Z0
-	VMAXPS      Z0, Z6, Z0
-	VMULPS      Z4, Z0, Z0
-	VMAXPS      Z1, Z0, Z1
-	VMOVUPS     Z0, (DI)
-	ADDQ        BX, DI
-	DECQ        R8
-	JNZ         loop2
+rows2:
+	LEAQ         (SI)(BX*2), DI
+	ADDQ         BX, DI
+	VBROADCASTSS mul+32(FP), Z6
+	VMOVUPS      word7fffffff<>+0(SB), Z14
+	VMULPS       (SI), Z6, Z10
+	VMULPS       (SI)(BX*1), Z6, Z11
+	VMULPS       (SI)(BX*2), Z6, Z12
+	VANDPS       Z14, Z10, Z10
+	VANDPS       Z14, Z11, Z11
+	VANDPS       Z14, Z12, Z12
+	VMOVUPS      wordc038aa3b<>+0(SB), Z6
+	VMULPS       Z6, Z10, Z0
+	VMULPS       Z6, Z11, Z1
+	VMULPS       Z6, Z12, Z2
+	VMOVUPS      wordc2fc0000<>+0(SB), Z6
+	VRNDSCALEPS  $0x00, Z0, Z7
+	VRNDSCALEPS  $0x00, Z1, Z8
+	VRNDSCALEPS  $0x00, Z2, Z9
+	VCMPPS       $0x06, Z6, Z7, K1
+	VSUBPS       Z7, Z0, Z0
+	VCMPPS       $0x06, Z6, Z8, K2
+	VSUBPS       Z8, Z1, Z1
+	VCMPPS       $0x06, Z6, Z9, K3
+	VSUBPS       Z9, Z2, Z2
+	VMOVUPS      word39261c3b<>+0(SB), Z6
+	VMOVAPS      Z6, Z3
+	VMOVAPS      Z6, Z4
+	VMOVAPS      Z6, Z5
+	VMOVUPS      word3aafdf59<>+0(SB), Z6
+	VFMADD213PS  Z6, Z0, Z3
+	VFMADD213PS  Z6, Z1, Z4
+	VFMADD213PS  Z6, Z2, Z5
+	VMOVUPS      word3c1d90ea<>+0(SB), Z6
+	VFMADD213PS  Z6, Z0, Z3
+	VFMADD213PS  Z6, Z1, Z4
+	VFMADD213PS  Z6, Z2, Z5
+	VMOVUPS      word3d6356d4<>+0(SB), Z6
+	VFMADD213PS  Z6, Z0, Z3
+	VFMADD213PS  Z6, Z1, Z4
+	VFMADD213PS  Z6, Z2, Z5
+	VMOVUPS      word3e75fdf3<>+0(SB), Z6
+	VFMADD213PS  Z6, Z0, Z3
+	VFMADD213PS  Z6, Z1, Z4
+	VFMADD213PS  Z6, Z2, Z5
+	VMOVUPS      word3f317219<>+0(SB), Z6
+	VFMADD213PS  Z6, Z0, Z3
+	VFMADD213PS  Z6, Z1, Z4
+	VFMADD213PS  Z6, Z2, Z5
+	VMOVUPS      word3f800000<>+0(SB), Z6
+	VFMADD213PS  Z6, Z0, Z3
+	VFMADD213PS  Z6, Z1, Z4
+	VFMADD213PS  Z6, Z2, Z5
+	VSCALEFPS.Z  Z7, Z3, K1, Z3
+	VSCALEFPS.Z  Z8, Z4, K2, Z4
+	VSCALEFPS.Z  Z9, Z5, K3, Z5
+	VMULPS       Z10, Z10, Z14
+	VMOVUPS      wordbc709ff0<>+0(SB), Z0
+	VFMADD213PS  wordbeaaaaaa<>+0(SB), Z14, Z0
+	VMOVUPS      word3c80c69a<>+0(SB), Z7
+	VFMADD213PS  word3ee35bc5<>+0(SB), Z14, Z7
+	VFMADD213PS  word3f800000<>+0(SB), Z14, Z7
+	VMULPS       Z14, Z10, Z14
+	VMULPS       Z14, Z0, Z0
+	VMULPS       Z11, Z11, Z14
+	VMOVUPS      wordbc709ff0<>+0(SB), Z1
+	VFMADD213PS  wordbeaaaaaa<>+0(SB), Z14, Z1
+	VMOVUPS      word3c80c69a<>+0(SB), Z8
+	VFMADD213PS  word3ee35bc5<>+0(SB), Z14, Z8
+	VFMADD213PS  word3f800000<>+0(SB), Z14, Z8
+	VMULPS       Z14, Z11, Z14
+	VMULPS       Z14, Z1, Z1
+	VMULPS       Z12, Z12, Z14
+	VMOVUPS      wordbc709ff0<>+0(SB), Z2
+	VFMADD213PS  wordbeaaaaaa<>+0(SB), Z14, Z2
+	VMOVUPS      word3c80c69a<>+0(SB), Z9
+	VFMADD213PS  word3ee35bc5<>+0(SB), Z14, Z9
+	VFMADD213PS  word3f800000<>+0(SB), Z14, Z9
+	VMULPS       Z14, Z12, Z14
+	VMULPS       Z14, Z2, Z2
+	VMOVUPS      word3f800000<>+0(SB), Z6
+	VCMPPS       $0x0d, Z6, Z10, K5
+	VMULPS       wordc0000000<>+0(SB), Z3, Z14
+	VMOVAPS      Z14, K5, Z0
+	VADDPS       Z6, Z3, Z14
+	VMOVAPS      Z14, K5, Z7
+	VMOVAPS      Z6, K5, Z10
+	VCMPPS       $0x0d, Z6, Z11, K5
+	VMULPS       wordc0000000<>+0(SB), Z4, Z14
+	VMOVAPS      Z14, K5, Z1
+	VADDPS       Z6, Z4, Z14
+	VMOVAPS      Z14, K5, Z8
+	VMOVAPS      Z6, K5, Z11
+	VCMPPS       $0x0d, Z6, Z12, K5
+	VMULPS       wordc0000000<>+0(SB), Z5, Z14
+	VMOVAPS      Z14, K5, Z2
+	VADDPS       Z6, Z5, Z14
+	VMOVAPS      Z14, K5, Z9
+	VMOVAPS      Z6, K5, Z12
+	VDIVPS       Z7, Z0, Z0
+	VDIVPS       Z8, Z1, Z1
+	VDIVPS       Z9, Z2, Z2
+	VADDPS       Z10, Z0, Z0
+	VADDPS       Z11, Z1, Z1
+	VADDPS       Z12, Z2, Z2
+	VMOVUPS      word80000000<>+0(SB), Z7
+	VBROADCASTSS softcap+36(FP), Z6
+	VANDPS       (SI), Z7, Z3
+	VORPS        Z3, Z0, Z0
+	VMULPS       Z6, Z0, Z0
+	VMOVUPS      Z0, (SI)
+	VMAXPS       Z13, Z0, Z13
+	VANDPS       (SI)(BX*1), Z7, Z4
+	VORPS        Z4, Z1, Z1
+	VMULPS       Z6, Z1, Z1
+	VMOVUPS      Z1, (SI)(BX*1)
+	VMAXPS       Z13, Z1, Z13
+	VANDPS       (SI)(BX*2), Z7, Z5
+	VORPS        Z5, Z2, Z2
+	VMULPS       Z6, Z2, Z2
+	VMOVUPS      Z2, (SI)(BX*2)
+	VMAXPS       Z13, Z2, Z13
+	MOVQ         DI, SI
+	SUBQ         $0x03, R8
+	JGE          rows2
 
 done3:
-	TESTQ   R9, R9
-	JZ      done5
+	ADDQ    $0x03, R8
+	SUBQ    $0x01, R8
+	JL      done5
 	PCALIGN $0x40
 
-loop4:
-	VMULPS      (DI), Z3, Z0
-	VMINPS      Z0, Z7, Z0
-	VMAXPS      Z0, Z8, Z0
-	VMULPS      Z0, Z0, Z9
-	VMOVUPS     wordad56bfcb<>+0(SB), Z10
-	VFMADD213PS word330361f0<>+0(SB), Z9, Z10
-	VFMADD213PS word37eaf5e6<>+0(SB), Z9, Z10
-	VFMADD213PS word3b7d8573<>+0(SB), Z9, Z10
-	VFMADD213PS word3e0c1549<>+0(SB), Z9, Z10
-	VFMADD213PS word3f800000<>+0(SB), Z9, Z10
-	VMOVUPS     word35acce6f<>+0(SB), Z11
-	VFMADD213PS word39ce81c8<>+0(SB), Z9, Z11
-	VFMADD213PS word3cdf336f<>+0(SB), Z9, Z11
-	VFMADD213PS word3ef0b54f<>+0(SB), Z9, Z11
-	VFMADD213PS word3f800000<>+0(SB), Z9, Z11
-	VMULPS      Z10, Z0, Z0
-	VDIVPS      Z11, Z0, Z0
-	VMINPS      Z0, Z5, Z0
-	VMAXPS      Z0, Z6, Z0
-	VMULPS      Z4, Z0, Z0
-	VMAXPS      Z1, Z0, Z1
-	VMOVUPS     Z0, (DI)
-	ADDQ        BX, DI
-	DECQ        R9
-	JNZ         loop4
+rows4:
+	VBROADCASTSS mul+32(FP), Z6
+	VMOVUPS      word7fffffff<>+0(SB), Z14
+	VMULPS       (SI), Z6, Z10
+	VANDPS       Z14, Z10, Z10
+	VMOVUPS      wordc038aa3b<>+0(SB), Z6
+	VMULPS       Z6, Z10, Z0
+	VMOVUPS      wordc2fc0000<>+0(SB), Z6
+	VRNDSCALEPS  $0x00, Z0, Z7
+	VCMPPS       $0x06, Z6, Z7, K1
+	VSUBPS       Z7, Z0, Z0
+	VMOVUPS      word39261c3b<>+0(SB), Z6
+	VMOVAPS      Z6, Z3
+	VMOVUPS      word3aafdf59<>+0(SB), Z6
+	VFMADD213PS  Z6, Z0, Z3
+	VMOVUPS      word3c1d90ea<>+0(SB), Z6
+	VFMADD213PS  Z6, Z0, Z3
+	VMOVUPS      word3d6356d4<>+0(SB), Z6
+	VFMADD213PS  Z6, Z0, Z3
+	VMOVUPS      word3e75fdf3<>+0(SB), Z6
+	VFMADD213PS  Z6, Z0, Z3
+	VMOVUPS      word3f317219<>+0(SB), Z6
+	VFMADD213PS  Z6, Z0, Z3
+	VMOVUPS      word3f800000<>+0(SB), Z6
+	VFMADD213PS  Z6, Z0, Z3
+	VSCALEFPS.Z  Z7, Z3, K1, Z3
+	VMULPS       Z10, Z10, Z14
+	VMOVUPS      wordbc709ff0<>+0(SB), Z0
+	VFMADD213PS  wordbeaaaaaa<>+0(SB), Z14, Z0
+	VMOVUPS      word3c80c69a<>+0(SB), Z7
+	VFMADD213PS  word3ee35bc5<>+0(SB), Z14, Z7
+	VFMADD213PS  word3f800000<>+0(SB), Z14, Z7
+	VMULPS       Z14, Z10, Z14
+	VMULPS       Z14, Z0, Z0
+	VMOVUPS      word3f800000<>+0(SB), Z6
+	VCMPPS       $0x0d, Z6, Z10, K5
+	VMULPS       wordc0000000<>+0(SB), Z3, Z14
+	VMOVAPS      Z14, K5, Z0
+	VADDPS       Z6, Z3, Z14
+	VMOVAPS      Z14, K5, Z7
+	VMOVAPS      Z6, K5, Z10
+	VDIVPS       Z7, Z0, Z0
+	VADDPS       Z10, Z0, Z0
+	VMOVUPS      word80000000<>+0(SB), Z7
+	VBROADCASTSS softcap+36(FP), Z6
+	VANDPS       (SI), Z7, Z3
+	VORPS        Z3, Z0, Z0
+	VMULPS       Z6, Z0, Z0
+	VMOVUPS      Z0, (SI)
+	VMAXPS       Z13, Z0, Z13
+	LEAQ         (SI)(BX*1), SI
+	SUBQ         $0x01, R8
+	JGE          rows4
 
 done5:
-	VMOVUPS Z1, (CX)(SI*1)
-	ADDQ    $0x40, SI
-	CMPQ    SI, BX
+	ADDQ    $0x01, R8
+	VMOVUPS Z13, (CX)(R9*1)
+	ADDQ    $0x40, R9
+	CMPQ    R9, BX
 	JB      column1
 	VZEROUPPER
 	RET

@@ -334,37 +334,28 @@ func logSumGeneric(lse *float64, inv, m, l *float32, w int, scale float64) {
 	}
 }
 
-// tanh(x) is x·P(x²)/Q(x²), clamped where it is 1 to the last bit.
+// Below 1, tanh(x) is x + x³·P(x²)/Q(x²).
 var (
-	tanhP = [...]float32{1, 0.13679994642734528, 0.003868427826091647, 2.8009479137836024e-05,
-		3.058988795601181e-08, -1.2207078230186408e-11}
-	tanhQ = [...]float32{1, 0.4701332747936249, 0.027246205136179924, 0.0003938807640224695,
-		1.2875078709839727e-06}
+	tanhP = [...]float32{-0.3333333134651184, -0.014686569571495056}
+	tanhQ = [...]float32{1, 0.4440595209598541, 0.0157197006046772}
 )
 
-const tanhLimit = 9.02
-
-// tanhGeneric returns tanh(x), worst error 5 ulp, never beyond ±1; NaN stays
-// NaN.
+// tanhGeneric returns tanh(x), worst error 1.4 ulp, never beyond ±1; NaN stays
+// NaN. From 1 on it is 1 - 2t/(1+t) with t = exp(-2x), where an error of t
+// matters least; below, a small correction of x. Both are one division.
 func tanhGeneric(x float32) float32 {
-	x = maxGeneric(-tanhLimit, minGeneric(tanhLimit, x))
-	u := float32(x * x)
-	p, q := tanhP[5], tanhQ[4]
-	for i := 4; i >= 0; i-- {
-		p = kernel.FMA32(p, u, tanhP[i])
+	y := float32(math.Abs(float64(x)))
+	base, num, den := y, float32(0), float32(0)
+	if y >= 1 {
+		t := exp2Generic(float32(y * (-2 * math.Log2E)))
+		base, num, den = 1, -2*t, t+1
+	} else {
+		u := float32(y * y)
+		num = float32(float32(y*u) * kernel.FMA32(u, tanhP[1], tanhP[0]))
+		den = kernel.FMA32(kernel.FMA32(u, tanhQ[2], tanhQ[1]), u, tanhQ[0])
 	}
-	for i := 3; i >= 0; i-- {
-		q = kernel.FMA32(q, u, tanhQ[i])
-	}
-	return maxGeneric(-1, minGeneric(1, float32(x*p)/q))
-}
-
-// minGeneric is b where the two do not compare, as VMINPS is.
-func minGeneric(a, b float32) float32 {
-	if a < b {
-		return a
-	}
-	return b
+	r := base + num/den
+	return math.Float32frombits(math.Float32bits(r) | math.Float32bits(x)&(1<<31))
 }
 
 // sinkGeneric: m, l, weight, sink [w]. The weight may be subnormal: it is

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"math"
+
 	"github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
 )
@@ -79,48 +81,103 @@ func (g *gen) alibi() {
 	g.end()
 }
 
-// tanh(x) is x·P(x²)/Q(x²); see tanhGeneric.
+// Below 1, tanh(x) is x + x³·P(x²)/Q(x²); see tanhGeneric.
 var (
-	tanhP = [...]float32{1, 0.13679994642734528, 0.003868427826091647, 2.8009479137836024e-05,
-		3.058988795601181e-08, -1.2207078230186408e-11}
-	tanhQ = [...]float32{1, 0.4701332747936249, 0.027246205136179924, 0.0003938807640224695,
-		1.2875078709839727e-06}
+	tanhP = [...]float32{-0.3333333134651184, -0.014686569571495056}
+	tanhQ = [...]float32{1, 0.4440595209598541, 0.0157197006046772}
 )
 
-const tanhLimit = 9.02
-
-// softcap emits Ops.Softcap.
+// softcap emits Ops.Softcap. It takes three rows at a time, as softmax does more,
+// and looks at a score again for its sign.
 func (g *gen) softcap() {
 	g.function("softcap"+g.name, "s, max *float32, n, w int, mul, softcap float32",
 		"is Ops.Softcap; works like softcapGeneric.")
-	s, mx := g.arg("s"), g.arg("max")
-	f := g.newScores()
-	mul, softcap := g.broadcastArg("mul"), g.broadcastArg("softcap")
-	one, minusOne := g.broadcast(1), g.broadcast(-1)
-	limit, minusLimit := g.broadcast(tanhLimit), g.broadcast(-tanhLimit)
-	u, p, q := g.vec(), g.vec(), g.vec()
-	horner := func(to reg.VecPhysical, c []float32) {
-		last := len(c) - 1
-		g.VMOVUPS(g.data.float(c[last]), to)
-		for i := last - 1; i >= 0; i-- {
-			g.VFMADD213PS(g.data.float(c[i]), u, to)
-		}
+	s, mx, keys := g.arg("s"), g.arg("max"), g.arg("n")
+	w := g.rowBytes(g.arg("w"))
+	const chains = 3
+	e := g.newExp2(chains, false)
+	y, most, u := g.vecN(chains), g.vec(), g.vec()
+	walk := g.newWalk(w)
+	rows := func(count int) {
+		g.eachRows(walk, count, func(rows []operand.Mem) { g.tanh(e, y, u, rows); g.cap(e, most, rows) })
 	}
-	g.each(f, s, mx, func(reg.GPVirtual) {}, func(ptr reg.GPVirtual) {
-		x := f.x
-		g.VMULPS(at(ptr, 0), mul, x)
-		g.VMINPS(x, limit, x)
-		g.VMAXPS(x, minusLimit, x)
-		g.VMULPS(x, x, u)
-		horner(p, tanhP[:])
-		horner(q, tanhQ[:])
-		g.VMULPS(p, x, x)
-		g.VDIVPS(q, x, x)
-		g.VMINPS(x, one, x)
-		g.VMAXPS(x, minusOne, x)
-		g.VMULPS(softcap, x, x)
+	g.columns(w, func(offset reg.GPVirtual) {
+		lane := func(base reg.Register) operand.Mem { return operand.Mem{Base: base, Index: offset, Scale: 1} }
+		g.LEAQ(lane(s), walk.row)
+		g.MOVQ(keys, walk.left)
+		g.VMOVUPS(lane(mx), most)
+		rows(chains)
+		rows(1)
+		g.VMOVUPS(most, lane(mx))
 	})
 	g.end()
+}
+
+// tanh leaves the hyperbolic tangent of |rows|*mul in e.x.
+func (g *gen) tanh(e *exp2, y []reg.VecPhysical, u reg.VecPhysical, rows []operand.Mem) {
+	d := g.data
+	each := func(f func(i int)) {
+		for i := range rows {
+			f(i)
+		}
+	}
+	g.VBROADCASTSS(g.paramMem("mul"), e.c)
+	g.VMOVUPS(d.word(math.MaxInt32), u)
+	each(func(i int) { g.VMULPS(rows[i], e.c, y[i]) })
+	each(func(i int) { g.VANDPS(u, y[i], y[i]) })
+	g.VMOVUPS(d.float(-2*math.Log2E), e.c)
+	each(func(i int) { g.VMULPS(e.c, y[i], e.x[i]) })
+	g.eval(e, rows...)
+	// x and n are free now: below 1, num is y³·P and den is Q.
+	num, den := e.x, e.n
+	each(func(i int) {
+		g.VMULPS(y[i], y[i], u)
+		g.VMOVUPS(d.float(tanhP[1]), num[i])
+		g.VFMADD213PS(d.float(tanhP[0]), u, num[i])
+		g.VMOVUPS(d.float(tanhQ[2]), den[i])
+		g.VFMADD213PS(d.float(tanhQ[1]), u, den[i])
+		g.VFMADD213PS(d.float(tanhQ[0]), u, den[i])
+		g.VMULPS(u, y[i], u)
+		g.VMULPS(u, num[i], num[i])
+	})
+	// From 1 on, tanh(y) is 1 - 2t/(1+t), t = exp(-2y).
+	const greaterEqual = 13
+	g.VMOVUPS(d.float(1), e.c)
+	each(func(i int) {
+		t := e.p[i]
+		if g.wide {
+			g.VCMPPS(operand.U8(greaterEqual), e.c, y[i], reg.K5)
+			g.VMULPS(d.float(-2), t, u)
+			g.VMOVAPS(u, reg.K5, num[i])
+			g.VADDPS(e.c, t, u)
+			g.VMOVAPS(u, reg.K5, den[i])
+			g.VMOVAPS(e.c, reg.K5, y[i])
+			return
+		}
+		g.VCMPPS(operand.U8(greaterEqual), e.c, y[i], u)
+		g.VBLENDVPS(u, e.c, y[i], y[i])
+		g.VADDPS(e.c, t, e.c)
+		g.VBLENDVPS(u, e.c, den[i], den[i])
+		g.VMULPS(d.float(-2), t, t)
+		g.VBLENDVPS(u, t, num[i], num[i])
+		g.VMOVUPS(d.float(1), e.c)
+	})
+	each(func(i int) { g.VDIVPS(den[i], num[i], e.x[i]) })
+	each(func(i int) { g.VADDPS(y[i], e.x[i], e.x[i]) })
+}
+
+// cap gives e.x the signs of the rows, multiplies it by softcap, and writes it.
+func (g *gen) cap(e *exp2, most reg.VecPhysical, rows []operand.Mem) {
+	g.VMOVUPS(g.data.word(1<<31), e.n[0])
+	g.VBROADCASTSS(g.paramMem("softcap"), e.c)
+	for i := range rows {
+		x, sign := e.x[i], e.p[i]
+		g.VANDPS(rows[i], e.n[0], sign)
+		g.VORPS(sign, x, x)
+		g.VMULPS(e.c, x, x)
+		g.VMOVUPS(x, rows[i])
+		g.VMAXPS(most, x, most)
+	}
 }
 
 // mask emits Ops.Mask.

@@ -11,19 +11,17 @@ import (
 var exp2Coefficients = [...]float32{1, .6931472420692444, .24022655189037323, .05550272762775421,
 	.009617069736123085, .0013418003218248487, .0001584151032147929}
 
-// exp2 is the register plan of 2^(x*unit), x <= 0, for several chains at a
-// time. A chain is some 45 cycles of latency, and more of them fit a
+// exp2 is the register plan of 2^x, x <= 0, for several chains at a time. A chain is some 45 cycles of latency, and more of them fit a
 // scheduler when they are interleaved. Constants go through c, one load for all
 // chains. Without n, the powers of two wait in memory, which lets AVX2 run six
 // chains instead of four: on Zen 3, 6.6 becomes 6.15 cycles a vector.
 type exp2 struct {
 	x, n, p []reg.VecPhysical
 	c, t    reg.VecPhysical
-	unit    operand.Mem
 }
 
 func (g *gen) newExp2(chains int, spill bool) *exp2 {
-	e := &exp2{x: g.vecN(chains), p: g.vecN(chains), c: g.vec(), unit: g.paramMem("unit")}
+	e := &exp2{x: g.vecN(chains), p: g.vecN(chains), c: g.vec()}
 	if spill {
 		e.t = g.vec()
 	} else {
@@ -32,8 +30,8 @@ func (g *gen) newExp2(chains int, spill bool) *exp2 {
 	return e
 }
 
-// eval leaves 2^(x[i]*unit) in p[i] for as many chains as out has places, where
-// it may write. It destroys x and n.
+// eval leaves 2^x[i] in p[i] for as many chains as out has places, where it may
+// write. It destroys x and n.
 //
 // AVX2 has no scaling by a power of two. Adding magic = 1.5·2^23 + 126 rounds x
 // to n and leaves n+126 in the low bits, which, shifted into the exponent's
@@ -42,10 +40,6 @@ func (g *gen) newExp2(chains int, spill bool) *exp2 {
 func (g *gen) eval(e *exp2, out ...operand.Mem) {
 	chains := len(out)
 	constant := func(x float32) { g.VMOVUPS(g.data.float(x), e.c) }
-	g.VBROADCASTSS(e.unit, e.c)
-	for i := range chains {
-		g.VMULPS(e.c, e.x[i], e.x[i])
-	}
 	constant(-126)
 	scale := float32(1)
 	if g.wide {
@@ -106,6 +100,14 @@ func (g *gen) splitAVX2(e *exp2, out []operand.Mem) {
 	}
 }
 
+// scale multiplies the first chains x by the parameter unit.
+func (g *gen) scale(e *exp2, chains int) {
+	g.VBROADCASTSS(g.paramMem("unit"), e.c)
+	for i := range chains {
+		g.VMULPS(e.c, e.x[i], e.x[i])
+	}
+}
+
 // masks are the mask registers of the chains.
 var masks = []reg.OpmaskPhysical{reg.K1, reg.K2, reg.K3, reg.K4}
 
@@ -114,6 +116,48 @@ func (g *gen) lowest(m, low reg.VecPhysical) {
 	g.VMOVUPS(g.data.float(-math.MaxFloat32), low)
 	g.VMAXPS(m, low, low)
 	g.VXORPS(g.data.word(1<<31), low, low)
+}
+
+// walk goes down a column of a tile, several rows at a time.
+type walk struct {
+	row, row3 reg.GPVirtual // the row at hand, and the third after it
+	left      reg.GPVirtual // rows to come
+	pitch     reg.GPVirtual // bytes between rows
+}
+
+func (g *gen) newWalk(pitch reg.GPVirtual) *walk {
+	return &walk{g.GP64(), g.GP64(), g.GP64(), pitch}
+}
+
+// eachRows hands body count rows, up to 6, as long as there are as many.
+func (g *gen) eachRows(w *walk, count int, body func(rows []operand.Mem)) {
+	rows := []operand.Mem{
+		at(w.row, 0), {Base: w.row, Index: w.pitch, Scale: 1}, {Base: w.row, Index: w.pitch, Scale: 2},
+		at(w.row3, 0), {Base: w.row3, Index: w.pitch, Scale: 1}, {Base: w.row3, Index: w.pitch, Scale: 2},
+	}
+	top, done := g.label("rows"), g.label("done")
+	g.SUBQ(operand.U8(count), w.left)
+	g.JL(operand.LabelRef(done))
+	g.align()
+	g.Label(top)
+	if count >= 3 {
+		g.LEAQ(rows[2], w.row3)
+		g.ADDQ(w.pitch, w.row3)
+	}
+	body(rows[:count])
+	switch {
+	case count == 3:
+		g.MOVQ(w.row3, w.row)
+	case count > 3:
+		g.LEAQ(rows[count-1], w.row)
+		g.ADDQ(w.pitch, w.row)
+	default:
+		g.LEAQ(rows[count], w.row)
+	}
+	g.SUBQ(operand.U8(count), w.left)
+	g.JGE(operand.LabelRef(top))
+	g.Label(done)
+	g.ADDQ(operand.U8(count), w.left)
 }
 
 // softmax emits Ops.Softmax.
@@ -129,39 +173,19 @@ func (g *gen) softmax() {
 		e = g.newExp2(4, false)
 	}
 	first := e.x[0]
-	row, row3, n := g.GP64(), g.GP64(), g.GP64()
-	// rows takes count rows at a time, as long as there are as many.
+	walk := g.newWalk(w)
 	rows := func(count int) {
-		out := []operand.Mem{
-			at(row, 0), {Base: row, Index: w, Scale: 1}, {Base: row, Index: w, Scale: 2},
-			at(row3, 0), {Base: row3, Index: w, Scale: 1}, {Base: row3, Index: w, Scale: 2},
-		}[:count]
-		top, done := g.label("rows"), g.label("done")
-		g.Label(top)
-		g.SUBQ(operand.U8(count), n)
-		g.JL(operand.LabelRef(done))
-		if count > 3 {
-			g.LEAQ(operand.Mem{Base: row, Index: w, Scale: 2}, row3)
-			g.ADDQ(w, row3)
-		}
-		for i := range out {
-			g.VADDPS(out[i], low, e.x[i])
-		}
-		g.eval(e, out...)
-		for i := range out {
-			g.VMOVUPS(e.p[i], out[i])
-			g.VADDPS(e.p[i], sum, sum)
-		}
-		switch count {
-		case 6:
-			g.LEAQ(operand.Mem{Base: row3, Index: w, Scale: 2}, row)
-			g.ADDQ(w, row)
-		default:
-			g.LEAQ(operand.Mem{Base: row, Index: w, Scale: uint8(count)}, row)
-		}
-		g.JMP(operand.LabelRef(top))
-		g.Label(done)
-		g.ADDQ(operand.U8(count), n)
+		g.eachRows(walk, count, func(out []operand.Mem) {
+			for i := range out {
+				g.VADDPS(out[i], low, e.x[i])
+			}
+			g.scale(e, count)
+			g.eval(e, out...)
+			for i := range out {
+				g.VMOVUPS(e.p[i], out[i])
+				g.VADDPS(e.p[i], sum, sum)
+			}
+		})
 	}
 	g.columns(w, func(offset reg.GPVirtual) {
 		lane := func(base reg.Register) operand.Mem { return operand.Mem{Base: base, Index: offset, Scale: 1} }
@@ -171,11 +195,12 @@ func (g *gen) softmax() {
 		g.VMOVUPS(sum, lane(m))
 		g.lowest(sum, low)
 		g.VADDPS(low, first, first)
+		g.scale(e, 1)
 		g.eval(e, lane(alpha))
 		g.VMOVUPS(e.p[0], lane(alpha))
 		g.zero(sum)
-		g.LEAQ(lane(s), row)
-		g.MOVQ(keys, n)
+		g.LEAQ(lane(s), walk.row)
+		g.MOVQ(keys, walk.left)
 		rows(len(e.x))
 		rows(2)
 		rows(1)
@@ -207,6 +232,7 @@ func (g *gen) fold() {
 		for _, x := range e.x {
 			g.VADDPS(low, x, x)
 		}
+		g.scale(e, 2)
 		g.eval(e, lane(m2), lane(l2))
 		fold := func(to, from operand.Mem) {
 			x, y := e.x[0], e.x[1]

@@ -78,8 +78,9 @@ func mask(p *casefile.Problem, b int) attention.Mask {
 	if s.Causal {
 		m = attention.And(m, attention.Causal())
 	}
-	if s.Left != attention.Unbounded || s.Right != attention.Unbounded {
-		m = attention.And(m, attention.Window(s.Left, s.Right))
+	// In a case any negative side is unbounded.
+	if s.Left >= 0 || s.Right >= 0 {
+		m = attention.And(m, attention.Window(max(s.Left, attention.Unbounded), max(s.Right, attention.Unbounded)))
 	}
 	if p.Mask != nil {
 		m = attention.And(m, attention.Bool(p.MaskOf(b), headStride(p.MaskHeads, s), s.KV))
