@@ -7,6 +7,7 @@ package bench
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -86,6 +87,36 @@ func BenchmarkFeature(b *testing.B) {
 		}
 		b.Run(kernel+"/window=256/s=32768/d=64", func(b *testing.B) {
 			measure(b, workload.Window(32768, 256, kernel))
+		})
+	}
+}
+
+// BenchmarkLong is one sequence of a million tokens under a causal window. It
+// reports the memory that the first call takes besides inputs and outputs.
+func BenchmarkLong(b *testing.B) {
+	const tokens, window = 1_000_000, 512
+	for _, kernel := range fast() {
+		b.Run(fmt.Sprintf("%s/window=%d/s=%d/d=64", kernel, window, tokens), func(b *testing.B) {
+			if testing.Short() {
+				b.Skip("takes a gigabyte of inputs and outputs")
+			}
+			w, err := workload.New(workload.Window(tokens, window, kernel))
+			if err != nil {
+				b.Fatal(err)
+			}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			if err := w.Run(); err != nil {
+				b.Fatal(err)
+			}
+			runtime.ReadMemStats(&after)
+			for b.Loop() {
+				if err := w.Run(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(after.TotalAlloc-before.TotalAlloc)/1e6, "scratch-MB")
+			b.ReportMetric(w.Flops*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
 		})
 	}
 }
