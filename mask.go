@@ -1,7 +1,10 @@
 package attention
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"sort"
 
 	"github.com/seed-091431b3/attention/kernel"
 )
@@ -333,48 +336,74 @@ func BlockSparse(queries, keys int, blocks []Block) Mask {
 	if queries <= 0 || keys <= 0 {
 		return invalidMask("BlockSparse: blocks of %d x %d, both sides must be positive", queries, keys)
 	}
-	t := &blockSparse{queries: queries, keys: keys, rows: map[int]map[int]bool{}}
-	for _, b := range blocks {
+	t := &blockSparse{queries: queries, rows: map[int][]keysFromTo{}}
+	sorted := slices.Clone(blocks)
+	slices.SortFunc(sorted, func(x, y Block) int { return cmp.Or(cmp.Compare(x.Q, y.Q), cmp.Compare(x.K, y.K)) })
+	for _, b := range sorted {
 		if b.Q < 0 || b.K < 0 {
 			return invalidMask("BlockSparse: block (%d, %d), must not be negative", b.Q, b.K)
 		}
-		if t.rows[b.Q] == nil {
-			t.rows[b.Q] = map[int]bool{}
+		if b.K > maxLength/keys {
+			continue // beyond any sequence
 		}
-		t.rows[b.Q][b.K] = true
+		row := t.rows[b.Q]
+		lo, hi := b.K*keys, b.K*keys+min(keys, maxLength)
+		if n := len(row); n > 0 && row[n-1].hi >= lo {
+			row[n-1].hi = hi
+			continue
+		}
+		t.rows[b.Q] = append(row, keysFromTo{lo, hi})
 	}
 	return maskOf(t)
 }
 
+// keysFromTo are the keys lo <= j < hi.
+type keysFromTo struct{ lo, hi int }
+
+// blockSparse holds, for each row of blocks that has any, the keys it shows as
+// ascending intervals that do not touch.
 type blockSparse struct {
-	queries, keys int
-	rows          map[int]map[int]bool
+	queries int
+	rows    map[int][]keysFromTo
 }
 
 func (t *blockSparse) check(kernel.Sequence, int) error { return nil }
 
 func (t *blockSparse) PerHead() bool { return false }
 
-func (t *blockSparse) Tile(_ *kernel.Sequence, i0, i1, j0, j1 int) (kernel.Visibility, int) {
-	any, all := false, true
-	for q := i0 / t.queries; q <= (i1-1)/t.queries; q++ {
-		row := t.rows[q]
-		for k := j0 / t.keys; k <= (j1-1)/t.keys; k++ {
-			any, all = any || row[k], all && row[k]
-			if any && !all {
-				return kernel.Mixed, j1
-			}
+// from returns the intervals of query i that end after key j.
+func (t *blockSparse) from(i, j int) []keysFromTo {
+	row := t.rows[i/t.queries]
+	n := sort.Search(len(row), func(n int) bool { return row[n].hi > j })
+	return row[n:]
+}
+
+func (t *blockSparse) Tile(s *kernel.Sequence, i0, i1, j0, j1 int) (kernel.Visibility, int) {
+	visible, next := true, max(s.Keys, j1)
+	for i := i0; i < i1; i += t.queries - i%t.queries {
+		row := t.from(i, j0)
+		visible = visible && len(row) > 0 && row[0].lo <= j0 && row[0].hi >= j1
+		if len(row) > 0 {
+			next = min(next, max(row[0].lo, j0))
 		}
 	}
-	if all {
+	switch {
+	case visible:
 		return kernel.Visible, j1
+	case next >= j1:
+		return kernel.Hidden, next
 	}
-	return kernel.Hidden, j1
+	return kernel.Mixed, j1
 }
 
 func (t *blockSparse) Row(_ *kernel.Sequence, _, i, j0, n int, words *[kernel.MaskWords]uint32) {
-	row := t.rows[i/t.queries]
-	clearUnless(words, n, func(k int) bool { return row[(j0+k)/t.keys] })
+	row := t.from(i, j0)
+	clearUnless(words, n, func(k int) bool {
+		for len(row) > 0 && row[0].hi <= j0+k {
+			row = row[1:]
+		}
+		return len(row) > 0 && row[0].lo <= j0+k
+	})
 }
 
 // Visibility is what a mask says of a tile of queries and keys.

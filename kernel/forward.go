@@ -373,7 +373,7 @@ func (p *pass) logits(s *strip, c *cuts, b, a, z int, masked bool) {
 		&p.k[(b%SpanKeys+a-b)*t.DK], &p.q[s.q], t.DK, (n+p.Panel-1)/p.Panel)
 	mul := t.Score.mul
 	if softcap {
-		p.Softcap(tile, maximum(!alibi && !bias && !masked), n, w, mul/t.Score.softcap, t.Score.softcap)
+		p.Softcap(tile, maximum(!alibi && !bias && !masked), n, w, t.Score.capMul, t.Score.softcap)
 		mul = 1
 	}
 	if alibi {

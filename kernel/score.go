@@ -14,6 +14,7 @@ type Score struct {
 	mul     float32 // raw score to natural units
 	natural bool    // logits are in natural units, mul applied
 	softcap float32 // 0: none
+	capMul  float32 // raw score to the argument of tanh
 	scale   float64 // of the maximum in LSE, where logits are raw
 }
 
@@ -33,6 +34,10 @@ func NewScore(scale float64, softcap float32, more bool) Score {
 		s.scale = 1
 	}
 	s.mul = float32(s.scale)
+	if softcap > 0 {
+		// Finite, so that a score of 0 stays 0.
+		s.capMul = float32(math.Min(s.scale/float64(softcap), math.MaxFloat32))
+	}
 	return s
 }
 
