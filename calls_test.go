@@ -27,6 +27,40 @@ func sameGoroutines(t *testing.T) {
 	})
 }
 
+// TestGoexitInMask ends a mask function the way t.FailNow does.
+func TestGoexitInMask(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 1))
+	for _, workers := range []int{1, 4} {
+		t.Run(fmt.Sprintf("workers=%d", workers), func(t *testing.T) {
+			sameGoroutines(t)
+			var armed atomic.Bool
+			p := newProblem(r, shape{4, 2, 8, 8, []int{200, 300}, []int{200, 300}})
+			p.cfg.Mask = attention.Func(func(_, _, i, j int) bool {
+				if armed.Load() && i == 70 && j == 3 {
+					runtime.Goexit()
+				}
+				return j <= i
+			}, nil)
+			op := operator(t, p, "", workers)
+			want := p.runOn(t, op)
+			for range 3 {
+				armed.Store(true)
+				in, out, _ := p.call()
+				ended, returned := make(chan struct{}), false
+				go func() {
+					defer close(ended)
+					_ = op.Forward(in, out, p.batch)
+					returned = true
+				}()
+				<-ended
+				assert.False(t, returned, "Forward returned although its work is unfinished")
+				armed.Store(false)
+				sameBits(t, want, p.runOn(t, op), "after Goexit")
+			}
+		})
+	}
+}
+
 // TestPanicInMask: a panic in a mask function reaches the caller's goroutine
 // with its value, and the operator works on.
 func TestPanicInMask(t *testing.T) {

@@ -3,6 +3,7 @@ package attention
 import (
 	"cmp"
 	"context"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -99,8 +100,8 @@ func (c *call) tasks() int { return len(c.chunks) * c.op.cfg.KVHeads }
 // active is the number of workers that have something to do.
 func (c *call) active() int { return max(min(c.op.workers(), c.tasks()), 1) }
 
-// execute runs all tasks and waits for them. It panics with the value of a
-// panic in a worker.
+// execute runs all tasks and waits for them. What ended a worker, a panic or
+// runtime.Goexit, ends it too.
 func (c *call) execute(ctx context.Context) error {
 	n := c.active()
 	for len(c.scratch) < n {
@@ -109,13 +110,17 @@ func (c *call) execute(ctx context.Context) error {
 	c.next.Store(0)
 	c.started.Store(0)
 	c.stop.Store(false)
+	c.caught.ended, c.caught.value = false, nil
 	c.done = ctx.Done()
 	c.wait.Add(n)
 	for range n - 1 {
 		go c.run()
 	}
-	c.run()
-	c.wait.Wait()
+	func() {
+		// Deferred, as a mask function may end this goroutine too.
+		defer c.wait.Wait()
+		c.run()
+	}()
 	c.caught.rethrow()
 	if c.stop.Load() {
 		return ctx.Err()
@@ -126,18 +131,20 @@ func (c *call) execute(ctx context.Context) error {
 // worker runs tasks until there are none left.
 func (c *call) worker() {
 	defer c.wait.Done()
-	defer c.caught.recover(&c.stop)
+	returned := false
+	defer func() { c.caught.take(recover(), returned, &c.stop) }()
 	s := c.scratch[c.started.Add(1)-1]
 	heads := c.op.cfg.KVHeads
 	c.reserve(s)
 	for !c.stop.Load() {
 		n := int(c.next.Add(1)) - 1
 		if n >= c.tasks() {
-			return
+			break
 		}
 		c.fill(&s.task, &s.dropout, c.chunks[n/heads], n%heads)
 		kernel.Forward(c.op.ops, &s.ws, &s.task)
 	}
+	returned = true
 }
 
 // reserve gives a worker the scratch of the largest task, so that which tasks
@@ -173,7 +180,7 @@ func (c *call) terms() int {
 
 // forget drops what c holds of the caller's.
 func (c *call) forget() {
-	c.in, c.out, c.batch, c.done = Inputs{}, Outputs{}, Batch{}, nil
+	c.in, c.out, c.batch, c.done, c.caught.value = Inputs{}, Outputs{}, Batch{}, nil, nil
 	for _, s := range c.scratch {
 		masks := s.task.Mask
 		masks.Forget()
@@ -182,30 +189,35 @@ func (c *call) forget() {
 	c.mask0.Forget()
 }
 
-// panicked carries the first panic of several goroutines to the caller's.
+// panicked carries how a mask function ended one of several goroutines, by a
+// panic or by runtime.Goexit, to the caller's.
 type panicked struct {
 	mu    sync.Mutex
-	value any
-	set   bool
+	ended bool
+	value any // nil: Goexit
 }
 
-// recover, deferred, takes a panic and sets stop.
-func (p *panicked) recover(stop *atomic.Bool) {
-	if v := recover(); v != nil {
-		stop.Store(true)
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if !p.set {
-			p.value, p.set = v, true
-		}
+// take notes how a worker ended that did not return, recovered being what it
+// recovered, and sets stop.
+func (p *panicked) take(recovered any, returned bool, stop *atomic.Bool) {
+	if returned {
+		return
+	}
+	stop.Store(true)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.ended {
+		p.ended, p.value = true, recovered
 	}
 }
 
-// rethrow panics with the value taken, if any.
+// rethrow ends the caller's goroutine as a worker ended, if one did.
 func (p *panicked) rethrow() {
-	if p.set {
-		v := p.value
-		p.value, p.set = nil, false
-		panic(v)
+	if !p.ended {
+		return
 	}
+	if p.value == nil {
+		runtime.Goexit()
+	}
+	panic(p.value)
 }
