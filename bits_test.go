@@ -140,6 +140,12 @@ func (p *problem) choose(seqs []int) *problem {
 		c.k = append(c.k, p.k[r.CuK[b]*r.Hkv*r.Dk:r.CuK[b+1]*r.Hkv*r.Dk]...)
 		c.v = append(c.v, p.v[r.CuK[b]*r.Hkv*r.Dv:r.CuK[b+1]*r.Hkv*r.Dv]...)
 		c.batch.Offsets = append(c.batch.Offsets, off)
+		if r.DO != nil {
+			x.DO = append(x.DO, r.DO[r.CuQ[b]*r.Hq*r.Dv:r.CuQ[b+1]*r.Hq*r.Dv]...)
+		}
+		if r.DLSE != nil {
+			x.DLSE = append(x.DLSE, r.DLSE[r.CuQ[b]*r.Hq:r.CuQ[b+1]*r.Hq]...)
+		}
 		id := uint64(b)
 		if p.batch.IDs != nil {
 			id = p.batch.IDs[b]

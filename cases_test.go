@@ -39,11 +39,13 @@ func checkCase(t *testing.T, c *casefile.Case, kernel string) {
 	run, err := caserun.New(p, kernel, 1)
 	require.NoError(t, err)
 	require.NoError(t, run.Run())
-	got, err := casefile.Compare(c, "O", run.O)
-	require.NoError(t, err)
-	assert.True(t, got.OK, got)
-	if c.Array("LSE", casefile.Output) != nil {
-		got, err := casefile.Compare(c, "LSE", run.LSE)
+	results := map[string]*caserun.Result{}
+	for i := range run.Results {
+		results[run.Results[i].Name] = &run.Results[i]
+	}
+	for _, name := range c.Outputs() {
+		require.Contains(t, results, name)
+		got, err := results[name].Compare(c)
 		require.NoError(t, err)
 		assert.True(t, got.OK, got)
 	}

@@ -29,8 +29,7 @@ func TestFaults(t *testing.T) {
 // subject is the library as a subject of package faults.
 func subject(kernel string) faults.Subject {
 	return faults.Subject{
-		ForwardOnly: true,
-		Tolerance:   2e-6, // float32; the logits are small or differ exactly
+		Tolerance: 2e-6, // float32; the logits are small or differ exactly
 		Run: func(p *faults.Problem) (*faults.Result, error) {
 			op, err := attention.New(attention.Config{
 				QueryHeads: p.Hq, KVHeads: p.Hkv, HeadDim: p.Dk, ValueDim: p.Dv, Scale: &p.Scale, Softcap: p.Softcap,
@@ -45,8 +44,20 @@ func subject(kernel string) faults.Subject {
 			in := attention.Inputs{
 				Q: attention.Packed(p.Q, p.Hq, p.Dk), K: attention.Packed(p.K, p.Hkv, p.Dk), V: attention.Packed(p.V, p.Hkv, p.Dv), Sinks: p.Sinks,
 			}
-			err = op.Forward(in, attention.Outputs{O: attention.Packed(r.o, p.Hq, p.Dv), LSE: r.lse}, batch)
-			return &faults.Result{O: widen(r.o), LSE: r.lse}, err
+			out := attention.Outputs{O: attention.Packed(r.o, p.Hq, p.Dv), LSE: r.lse}
+			err = op.Forward(in, out, batch)
+			result := &faults.Result{O: widen(r.o), LSE: r.lse}
+			if err != nil || p.DO == nil && p.DLSE == nil {
+				return result, err
+			}
+			x := problem{ref: p.Problem}
+			if p.DO == nil {
+				p.DO = make([]float32, len(r.o))
+			}
+			grad, g := x.backwardCall()
+			err = op.Backward(in, out, grad, batch)
+			result.DQ, result.DK, result.DV = widen(g.dq), widen(g.dk), widen(g.dv)
+			return result, err
 		},
 		Merge: func(o1, lse1, o2, lse2 []float64) (o, lse []float64, err error) {
 			a := attention.Part{O: narrow(o1), LSE: lse1}

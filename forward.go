@@ -88,7 +88,7 @@ func (op *Operator) ForwardContext(ctx context.Context, in Inputs, out Outputs, 
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("attention: %w", err)
 	}
-	c.plan()
+	c.plan(false)
 	if err := c.execute(ctx); err != nil {
 		return fmt.Errorf("attention: %w", err)
 	}
@@ -102,7 +102,7 @@ func (op *Operator) Scratch(batch Batch) (int64, error) {
 		return 0, err
 	}
 	c := call{op: op, batch: batch}
-	c.plan()
+	c.plan(false)
 	return int64(c.active())*op.ops.ScratchBytes(c.rows, op.cfg.HeadDim, op.cfg.ValueDim) + c.planBytes(), nil
 }
 
@@ -113,62 +113,107 @@ func (op *Operator) checkForward(in *Inputs, out *Outputs, batch *Batch) error {
 	if batch.Sequences() == 0 {
 		return nil
 	}
-	cfg, cuQ, cuK := &op.cfg, batch.CuQ, batch.keys()
-	tensors := [...]struct {
-		name       string
-		t          *Tensor
-		cu         []int
-		heads, dim int
-	}{
-		{"O", &out.O, cuQ, cfg.QueryHeads, cfg.ValueDim},
-		{"Q", &in.Q, cuQ, cfg.QueryHeads, cfg.HeadDim},
-		{"K", &in.K, cuK, cfg.KVHeads, cfg.HeadDim},
-		{"V", &in.V, cuK, cfg.KVHeads, cfg.ValueDim},
+	o := op.queries("O", &out.O, batch, op.cfg.ValueDim)
+	if err := o.checkOutput(); err != nil {
+		return err
 	}
-	for _, x := range tensors {
-		if err := x.t.check(x.name, x.cu, x.heads, x.dim); err != nil {
+	if err := op.checkInputs(in, batch); err != nil {
+		return err
+	}
+	if out.LSE != nil {
+		if err := op.checkRows("LSE", out.LSE, batch); err != nil {
 			return err
 		}
 	}
-	if err := out.O.checkDistinct("O", cuQ, cfg.QueryHeads, cfg.ValueDim); err != nil {
-		return err
-	}
-	tokens := cuQ[len(cuQ)-1]
-	if want, ok := index(tokens, cfg.QueryHeads, 0, 0, 0, 0, 0); out.LSE != nil && (!ok || len(out.LSE) < want) {
-		return fmt.Errorf("attention: LSE: has %d elements, %d query tokens of %d heads need %d", len(out.LSE), tokens, cfg.QueryHeads, want)
-	}
-	if err := in.checkExtras(cfg, batch); err != nil {
-		return err
-	}
-	o := out.O.region("O", cuQ, cfg.QueryHeads, cfg.ValueDim)
-	lse := regionOf("LSE", out.LSE)
-	if o.overlaps(lse) {
+	outs := [...]region{o.region(), regionOf("LSE", out.LSE)}
+	if outs[0].overlaps(outs[1]) {
 		return fmt.Errorf("attention: O: overlaps LSE")
 	}
-	for _, x := range tensors[1:] {
-		if err := checkApart(x.t.region(x.name, x.cu, x.heads, x.dim), o, lse); err != nil {
+	return op.checkApart(in, batch, outs[:])
+}
+
+// operand is a tensor of a call, with the shape it must have.
+type operand struct {
+	name       string
+	t          *Tensor
+	cu         []int
+	heads, dim int
+}
+
+// queries is an operand of the shape of Q or O.
+func (op *Operator) queries(name string, t *Tensor, batch *Batch, dim int) operand {
+	return operand{name, t, batch.CuQ, op.cfg.QueryHeads, dim}
+}
+
+// keys is an operand of the shape of K or V.
+func (op *Operator) keys(name string, t *Tensor, batch *Batch, dim int) operand {
+	return operand{name, t, batch.keys(), op.cfg.KVHeads, dim}
+}
+
+func (o *operand) check() error { return o.t.check(o.name, o.cu, o.heads, o.dim) }
+
+func (o *operand) region() region { return o.t.region(o.name, o.cu, o.heads, o.dim) }
+
+func (o *operand) checkOutput() error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	return o.t.checkDistinct(o.name, o.cu, o.heads, o.dim)
+}
+
+// tensors are Q, K and V.
+func (op *Operator) tensors(in *Inputs, batch *Batch) [3]operand {
+	return [...]operand{
+		op.queries("Q", &in.Q, batch, op.cfg.HeadDim),
+		op.keys("K", &in.K, batch, op.cfg.HeadDim), op.keys("V", &in.V, batch, op.cfg.ValueDim),
+	}
+}
+
+// checkRows verifies that x has a number for each query token and head.
+func (op *Operator) checkRows(name string, x []float64, batch *Batch) error {
+	tokens := batch.CuQ[len(batch.CuQ)-1]
+	if want, ok := index(tokens, op.cfg.QueryHeads, 0, 0, 0, 0, 0); !ok || len(x) < want {
+		return fmt.Errorf("attention: %s: has %d elements, %d query tokens of %d heads need %d", name, len(x), tokens, op.cfg.QueryHeads, want)
+	}
+	return nil
+}
+
+// checkInputs verifies the shapes of all inputs.
+func (op *Operator) checkInputs(in *Inputs, batch *Batch) error {
+	for _, x := range op.tensors(in, batch) {
+		if err := x.check(); err != nil {
 			return err
 		}
 	}
-	others := [...]region{regionOf("Sinks", in.Sinks), regionOf("ALiBi", cfg.ALiBi), {}}
+	return in.checkExtras(&op.cfg, batch)
+}
+
+// checkApart verifies that no input overlaps an output.
+func (op *Operator) checkApart(in *Inputs, batch *Batch, outs []region) error {
+	for _, x := range op.tensors(in, batch) {
+		if err := apart(x.region(), outs); err != nil {
+			return err
+		}
+	}
+	others := [...]region{regionOf("Sinks", in.Sinks), regionOf("ALiBi", op.cfg.ALiBi), {}}
 	if in.Dropout != nil {
 		others[2] = regionOf("Rates", in.Dropout.Rates)
 	}
 	for _, r := range others {
-		if err := checkApart(r, o, lse); err != nil {
+		if err := apart(r, outs); err != nil {
 			return err
 		}
 	}
 	for b := range in.Bias {
-		if err := checkApart(regionOf("Bias", in.Bias[b].Data), o, lse); err != nil {
+		if err := apart(regionOf("Bias", in.Bias[b].Data), outs); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkApart verifies that an input does not overlap an output.
-func checkApart(in region, outs ...region) error {
+// apart verifies that an input overlaps none of the outputs.
+func apart(in region, outs []region) error {
 	for _, out := range outs {
 		if out.overlaps(in) {
 			return fmt.Errorf("attention: %s: overlaps the input %s", out.name, in.name)
@@ -183,17 +228,9 @@ func (in *Inputs) checkExtras(cfg *Config, batch *Batch) error {
 		return fmt.Errorf("attention: Bias: has %d entries, the batch has %d sequences", len(in.Bias), batch.Sequences())
 	}
 	for b := range in.Bias {
-		x := &in.Bias[b]
-		if x.HeadStride < 0 || x.QueryStride < 0 {
-			return fmt.Errorf("attention: Bias: strides of entry %d are %d (head) and %d (query), must not be negative", b, x.HeadStride, x.QueryStride)
-		}
 		s := batch.sequence(b)
-		if x.Data == nil || s.Queries == 0 || s.Keys == 0 {
-			continue
-		}
-		end, ok := index(cfg.QueryHeads-1, x.HeadStride, s.Queries-1, x.QueryStride, 0, 0, s.Keys)
-		if !ok || end > len(x.Data) {
-			return fmt.Errorf("attention: Bias: entry %d has %d elements, its strides need %d", b, len(x.Data), end)
+		if err := in.Bias[b].check("Bias", b, cfg.QueryHeads, &s); err != nil {
+			return err
 		}
 	}
 	if in.Sinks != nil && len(in.Sinks) != cfg.QueryHeads {
@@ -217,9 +254,24 @@ func (in *Inputs) checkExtras(cfg *Config, batch *Batch) error {
 	return nil
 }
 
+// check verifies that entry b holds a bias for its sequence, s.
+func (x *Bias) check(name string, b, heads int, s *kernel.Sequence) error {
+	if x.HeadStride < 0 || x.QueryStride < 0 {
+		return fmt.Errorf("attention: %s: strides of entry %d are %d (head) and %d (query), must not be negative", name, b, x.HeadStride, x.QueryStride)
+	}
+	if x.Data == nil || s.Queries == 0 || s.Keys == 0 {
+		return nil
+	}
+	end, ok := index(heads-1, x.HeadStride, s.Queries-1, x.QueryStride, 0, 0, s.Keys)
+	if !ok || end > len(x.Data) {
+		return fmt.Errorf("attention: %s: entry %d has %d elements, its strides need %d", name, b, len(x.Data), end)
+	}
+	return nil
+}
+
 // fill prepares t, which keeps its buffers, for rows of one sequence and kv
 // head.
-func (c *call) fill(t *kernel.Task, d *kernel.Dropout, k chunk, kv int) {
+func (c *call) fill(t *kernel.Task, d *kernel.Dropout, k *chunk, kv int) {
 	op, cfg := c.op, &c.op.cfg
 	b, head := k.sequence, kv*op.group
 	cuQ, cuK := c.batch.CuQ, c.batch.keys()
@@ -227,31 +279,47 @@ func (c *call) fill(t *kernel.Task, d *kernel.Dropout, k chunk, kv int) {
 	*t = kernel.Task{
 		Sequence: c.batch.sequence(b), FirstHead: head, Group: op.group,
 		DK: cfg.HeadDim, DV: cfg.ValueDim, First: k.first, Last: k.last,
-		Q: c.in.Q.rows(cuQ, b, head), O: c.out.O.rows(cuQ, b, head),
 		LSERow: cfg.QueryHeads, Stop: &c.stop, Done: c.done,
+	}
+	t.Mask = c.mask(b, masks)
+	if t.Queries > 0 {
+		t.Q, t.O = c.in.Q.rows(cuQ, b, head), c.out.O.rows(cuQ, b, head)
+		t.LSE = c.ofRows(c.out.LSE, b, head)
 	}
 	if t.Keys > 0 {
 		t.K, t.V = c.in.K.rows(cuK, b, kv), c.in.V.rows(cuK, b, kv)
 	}
-	if c.out.LSE != nil {
-		t.LSE = c.out.LSE[cuQ[b]*cfg.QueryHeads+head:]
-	}
-	t.Mask = c.mask(b, masks)
 	if cfg.ALiBi != nil {
 		t.Slopes = cfg.ALiBi[head : head+op.group]
 	}
 	if c.in.Sinks != nil {
 		t.Sinks = c.in.Sinks[head : head+op.group]
 	}
-	if c.in.Bias != nil && c.in.Bias[b].Data != nil && t.Keys > 0 {
-		x := &c.in.Bias[b]
-		t.Bias = kernel.Rows{Data: x.Data[head*x.HeadStride:], Row: x.QueryStride, Head: x.HeadStride}
+	if c.in.Bias != nil && t.Queries > 0 && t.Keys > 0 {
+		t.Bias = c.in.Bias[b].rows(head)
 	}
 	t.Score = kernel.NewScore(op.scale, float32(cfg.Softcap), t.Slopes != nil || t.Bias.Data != nil)
 	if c.in.Dropout != nil {
 		*d = c.dropout(b)
 		t.Dropout = d
 	}
+}
+
+// ofRows is the part of x, a number for each query token and head, that starts
+// with a head of sequence b.
+func (c *call) ofRows(x []float64, b, head int) []float64 {
+	if x == nil {
+		return nil
+	}
+	return x[c.batch.CuQ[b]*c.op.cfg.QueryHeads+head:]
+}
+
+// rows views the bias from a head on.
+func (x *Bias) rows(head int) kernel.Rows {
+	if x.Data == nil {
+		return kernel.Rows{}
+	}
+	return kernel.Rows{Data: x.Data[head*x.HeadStride:], Row: x.QueryStride, Head: x.HeadStride}
 }
 
 // rows views the tokens of sequence b from a head on.

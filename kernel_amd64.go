@@ -48,6 +48,9 @@ func avx2Table() kernel.Ops {
 	t.PackK, t.PackV, t.Bits = packKAVX2, packV4, bitsAVX2
 	t.Softcap, t.ALiBi, t.Bias, t.Mask = softcapAVX2, alibiAVX2, biasAVX2, maskAVX2
 	t.Softmax, t.Dropout, t.Fold, t.LogSum = softmaxAVX2, dropoutAVX2, foldAVX2, logSumAVX2
+	t.Columns = 8
+	t.PackRows, t.UnpackRows, t.AddOuter = packRowsAVX2, unpackRowsAVX2, addOuterAVX2
+	t.Dot, t.Gradient, t.Hide, t.Uncap = dotAVX2, gradientAVX2, hideAVX2, uncapAVX2
 	return t
 }
 
@@ -64,5 +67,8 @@ func avx512Table() kernel.Ops {
 	t.PackK, t.PackV, t.Bits = packKAVX512, packV8, bitsAVX2
 	t.Softcap, t.ALiBi, t.Bias, t.Mask = softcapAVX512, alibiAVX512, biasAVX512, maskAVX512
 	t.Softmax, t.Dropout, t.Fold, t.LogSum = softmaxAVX512, dropoutAVX512, foldAVX512, logSumAVX512
+	t.Columns = 16
+	t.PackRows, t.UnpackRows, t.AddOuter = packRowsAVX512, unpackRowsAVX512, addOuterAVX512
+	t.Dot, t.Gradient, t.Hide, t.Uncap = dotAVX512, gradientAVX512, hideAVX512, uncapAVX512
 	return t
 }

@@ -1311,21 +1311,21 @@ column1:
 	VMULPS       (SI)(R12*1), Y8, Y8
 	VMOVUPS      Y8, (SI)(R12*1)
 	VXORPS       Y1, Y1, Y1
-	LEAQ         (AX)(R12*1), R9
-	MOVQ         DI, R11
-	SUBQ         $0x06, R11
+	LEAQ         (AX)(R12*1), R10
+	MOVQ         DI, R9
+	SUBQ         $0x06, R9
 	JL           done3
 	PCALIGN      $0x40
 
 rows2:
-	LEAQ         (R9)(R8*2), R10
-	ADDQ         R8, R10
-	VADDPS       (R9), Y0, Y2
-	VADDPS       (R9)(R8*1), Y0, Y3
-	VADDPS       (R9)(R8*2), Y0, Y4
-	VADDPS       (R10), Y0, Y5
-	VADDPS       (R10)(R8*1), Y0, Y6
-	VADDPS       (R10)(R8*2), Y0, Y7
+	LEAQ         (R10)(R8*2), R11
+	ADDQ         R8, R11
+	VADDPS       (R10), Y0, Y2
+	VADDPS       (R10)(R8*1), Y0, Y3
+	VADDPS       (R10)(R8*2), Y0, Y4
+	VADDPS       (R11), Y0, Y5
+	VADDPS       (R11)(R8*1), Y0, Y6
+	VADDPS       (R11)(R8*2), Y0, Y7
 	VBROADCASTSS unit+56(FP), Y14
 	VMULPS       Y14, Y2, Y2
 	VMULPS       Y14, Y3, Y3
@@ -1350,27 +1350,27 @@ rows2:
 	VSUBPS       Y14, Y8, Y15
 	VSUBPS       Y15, Y2, Y2
 	VPSLLD       $0x17, Y8, Y15
-	VMOVUPS      Y15, (R9)
+	VMOVUPS      Y15, (R10)
 	VSUBPS       Y14, Y9, Y15
 	VSUBPS       Y15, Y3, Y3
 	VPSLLD       $0x17, Y9, Y15
-	VMOVUPS      Y15, (R9)(R8*1)
+	VMOVUPS      Y15, (R10)(R8*1)
 	VSUBPS       Y14, Y10, Y15
 	VSUBPS       Y15, Y4, Y4
 	VPSLLD       $0x17, Y10, Y15
-	VMOVUPS      Y15, (R9)(R8*2)
+	VMOVUPS      Y15, (R10)(R8*2)
 	VSUBPS       Y14, Y11, Y15
 	VSUBPS       Y15, Y5, Y5
 	VPSLLD       $0x17, Y11, Y15
-	VMOVUPS      Y15, (R10)
+	VMOVUPS      Y15, (R11)
 	VSUBPS       Y14, Y12, Y15
 	VSUBPS       Y15, Y6, Y6
 	VPSLLD       $0x17, Y12, Y15
-	VMOVUPS      Y15, (R10)(R8*1)
+	VMOVUPS      Y15, (R11)(R8*1)
 	VSUBPS       Y14, Y13, Y15
 	VSUBPS       Y15, Y7, Y7
 	VPSLLD       $0x17, Y13, Y15
-	VMOVUPS      Y15, (R10)(R8*2)
+	VMOVUPS      Y15, (R11)(R8*2)
 	VMOVUPS      word39a61c3b<>+0(SB), Y14
 	VMOVAPS      Y14, Y8
 	VMOVAPS      Y14, Y9
@@ -1420,38 +1420,38 @@ rows2:
 	VFMADD213PS  Y14, Y5, Y11
 	VFMADD213PS  Y14, Y6, Y12
 	VFMADD213PS  Y14, Y7, Y13
-	VMULPS       (R9), Y8, Y8
-	VMULPS       (R9)(R8*1), Y9, Y9
-	VMULPS       (R9)(R8*2), Y10, Y10
-	VMULPS       (R10), Y11, Y11
-	VMULPS       (R10)(R8*1), Y12, Y12
-	VMULPS       (R10)(R8*2), Y13, Y13
-	VMOVUPS      Y8, (R9)
+	VMULPS       (R10), Y8, Y8
+	VMULPS       (R10)(R8*1), Y9, Y9
+	VMULPS       (R10)(R8*2), Y10, Y10
+	VMULPS       (R11), Y11, Y11
+	VMULPS       (R11)(R8*1), Y12, Y12
+	VMULPS       (R11)(R8*2), Y13, Y13
+	VMOVUPS      Y8, (R10)
 	VADDPS       Y8, Y1, Y1
-	VMOVUPS      Y9, (R9)(R8*1)
+	VMOVUPS      Y9, (R10)(R8*1)
 	VADDPS       Y9, Y1, Y1
-	VMOVUPS      Y10, (R9)(R8*2)
+	VMOVUPS      Y10, (R10)(R8*2)
 	VADDPS       Y10, Y1, Y1
-	VMOVUPS      Y11, (R10)
+	VMOVUPS      Y11, (R11)
 	VADDPS       Y11, Y1, Y1
-	VMOVUPS      Y12, (R10)(R8*1)
+	VMOVUPS      Y12, (R11)(R8*1)
 	VADDPS       Y12, Y1, Y1
-	VMOVUPS      Y13, (R10)(R8*2)
+	VMOVUPS      Y13, (R11)(R8*2)
 	VADDPS       Y13, Y1, Y1
-	LEAQ         (R10)(R8*2), R9
-	ADDQ         R8, R9
-	SUBQ         $0x06, R11
+	LEAQ         (R11)(R8*2), R10
+	ADDQ         R8, R10
+	SUBQ         $0x06, R9
 	JGE          rows2
 
 done3:
-	ADDQ    $0x06, R11
-	SUBQ    $0x02, R11
+	ADDQ    $0x06, R9
+	SUBQ    $0x02, R9
 	JL      done5
 	PCALIGN $0x40
 
 rows4:
-	VADDPS       (R9), Y0, Y2
-	VADDPS       (R9)(R8*1), Y0, Y3
+	VADDPS       (R10), Y0, Y2
+	VADDPS       (R10)(R8*1), Y0, Y3
 	VBROADCASTSS unit+56(FP), Y14
 	VMULPS       Y14, Y2, Y2
 	VMULPS       Y14, Y3, Y3
@@ -1464,11 +1464,11 @@ rows4:
 	VSUBPS       Y14, Y8, Y15
 	VSUBPS       Y15, Y2, Y2
 	VPSLLD       $0x17, Y8, Y15
-	VMOVUPS      Y15, (R9)
+	VMOVUPS      Y15, (R10)
 	VSUBPS       Y14, Y9, Y15
 	VSUBPS       Y15, Y3, Y3
 	VPSLLD       $0x17, Y9, Y15
-	VMOVUPS      Y15, (R9)(R8*1)
+	VMOVUPS      Y15, (R10)(R8*1)
 	VMOVUPS      word39a61c3b<>+0(SB), Y14
 	VMOVAPS      Y14, Y8
 	VMOVAPS      Y14, Y9
@@ -1490,24 +1490,24 @@ rows4:
 	VMOVUPS      word40000000<>+0(SB), Y14
 	VFMADD213PS  Y14, Y2, Y8
 	VFMADD213PS  Y14, Y3, Y9
-	VMULPS       (R9), Y8, Y8
-	VMULPS       (R9)(R8*1), Y9, Y9
-	VMOVUPS      Y8, (R9)
+	VMULPS       (R10), Y8, Y8
+	VMULPS       (R10)(R8*1), Y9, Y9
+	VMOVUPS      Y8, (R10)
 	VADDPS       Y8, Y1, Y1
-	VMOVUPS      Y9, (R9)(R8*1)
+	VMOVUPS      Y9, (R10)(R8*1)
 	VADDPS       Y9, Y1, Y1
-	LEAQ         (R9)(R8*2), R9
-	SUBQ         $0x02, R11
+	LEAQ         (R10)(R8*2), R10
+	SUBQ         $0x02, R9
 	JGE          rows4
 
 done5:
-	ADDQ    $0x02, R11
-	SUBQ    $0x01, R11
+	ADDQ    $0x02, R9
+	SUBQ    $0x01, R9
 	JL      done7
 	PCALIGN $0x40
 
 rows6:
-	VADDPS       (R9), Y0, Y2
+	VADDPS       (R10), Y0, Y2
 	VBROADCASTSS unit+56(FP), Y14
 	VMULPS       Y14, Y2, Y2
 	VMOVUPS      wordc2fc0000<>+0(SB), Y14
@@ -1517,7 +1517,7 @@ rows6:
 	VSUBPS       Y14, Y8, Y15
 	VSUBPS       Y15, Y2, Y2
 	VPSLLD       $0x17, Y8, Y15
-	VMOVUPS      Y15, (R9)
+	VMOVUPS      Y15, (R10)
 	VMOVUPS      word39a61c3b<>+0(SB), Y14
 	VMOVAPS      Y14, Y8
 	VMOVUPS      word3b2fdf59<>+0(SB), Y14
@@ -1532,15 +1532,15 @@ rows6:
 	VFMADD213PS  Y14, Y2, Y8
 	VMOVUPS      word40000000<>+0(SB), Y14
 	VFMADD213PS  Y14, Y2, Y8
-	VMULPS       (R9), Y8, Y8
-	VMOVUPS      Y8, (R9)
+	VMULPS       (R10), Y8, Y8
+	VMOVUPS      Y8, (R10)
 	VADDPS       Y8, Y1, Y1
-	LEAQ         (R9)(R8*1), R9
-	SUBQ         $0x01, R11
+	LEAQ         (R10)(R8*1), R10
+	SUBQ         $0x01, R9
 	JGE          rows6
 
 done7:
-	ADDQ        $0x01, R11
+	ADDQ        $0x01, R9
 	VMOVUPS     (BX)(R12*1), Y2
 	VFMADD132PS (SI)(R12*1), Y1, Y2
 	VMOVUPS     Y2, (BX)(R12*1)
@@ -2113,21 +2113,21 @@ TEXT ·softcapAVX2(SB), $0-40
 	XORQ R9, R9
 
 column1:
-	LEAQ    (AX)(R9*1), SI
-	MOVQ    DX, R8
+	LEAQ    (AX)(R9*1), DI
+	MOVQ    DX, SI
 	VMOVUPS (CX)(R9*1), Y13
-	SUBQ    $0x03, R8
+	SUBQ    $0x03, SI
 	JL      done3
 	PCALIGN $0x40
 
 rows2:
-	LEAQ         (SI)(BX*2), DI
-	ADDQ         BX, DI
+	LEAQ         (DI)(BX*2), R8
+	ADDQ         BX, R8
 	VBROADCASTSS mul+32(FP), Y6
 	VMOVUPS      word7fffffff<>+0(SB), Y14
-	VMULPS       (SI), Y6, Y10
-	VMULPS       (SI)(BX*1), Y6, Y11
-	VMULPS       (SI)(BX*2), Y6, Y12
+	VMULPS       (DI), Y6, Y10
+	VMULPS       (DI)(BX*1), Y6, Y11
+	VMULPS       (DI)(BX*2), Y6, Y12
 	VANDPS       Y14, Y10, Y10
 	VANDPS       Y14, Y11, Y11
 	VANDPS       Y14, Y12, Y12
@@ -2237,35 +2237,35 @@ rows2:
 	VADDPS       Y12, Y2, Y2
 	VMOVUPS      word80000000<>+0(SB), Y7
 	VBROADCASTSS softcap+36(FP), Y6
-	VANDPS       (SI), Y7, Y3
+	VANDPS       (DI), Y7, Y3
 	VORPS        Y3, Y0, Y0
 	VMULPS       Y6, Y0, Y0
-	VMOVUPS      Y0, (SI)
+	VMOVUPS      Y0, (DI)
 	VMAXPS       Y13, Y0, Y13
-	VANDPS       (SI)(BX*1), Y7, Y4
+	VANDPS       (DI)(BX*1), Y7, Y4
 	VORPS        Y4, Y1, Y1
 	VMULPS       Y6, Y1, Y1
-	VMOVUPS      Y1, (SI)(BX*1)
+	VMOVUPS      Y1, (DI)(BX*1)
 	VMAXPS       Y13, Y1, Y13
-	VANDPS       (SI)(BX*2), Y7, Y5
+	VANDPS       (DI)(BX*2), Y7, Y5
 	VORPS        Y5, Y2, Y2
 	VMULPS       Y6, Y2, Y2
-	VMOVUPS      Y2, (SI)(BX*2)
+	VMOVUPS      Y2, (DI)(BX*2)
 	VMAXPS       Y13, Y2, Y13
-	MOVQ         DI, SI
-	SUBQ         $0x03, R8
+	MOVQ         R8, DI
+	SUBQ         $0x03, SI
 	JGE          rows2
 
 done3:
-	ADDQ    $0x03, R8
-	SUBQ    $0x01, R8
+	ADDQ    $0x03, SI
+	SUBQ    $0x01, SI
 	JL      done5
 	PCALIGN $0x40
 
 rows4:
 	VBROADCASTSS mul+32(FP), Y6
 	VMOVUPS      word7fffffff<>+0(SB), Y14
-	VMULPS       (SI), Y6, Y10
+	VMULPS       (DI), Y6, Y10
 	VANDPS       Y14, Y10, Y10
 	VMOVUPS      wordc038aa3b<>+0(SB), Y6
 	VMULPS       Y6, Y10, Y0
@@ -2311,17 +2311,17 @@ rows4:
 	VADDPS       Y10, Y0, Y0
 	VMOVUPS      word80000000<>+0(SB), Y7
 	VBROADCASTSS softcap+36(FP), Y6
-	VANDPS       (SI), Y7, Y3
+	VANDPS       (DI), Y7, Y3
 	VORPS        Y3, Y0, Y0
 	VMULPS       Y6, Y0, Y0
-	VMOVUPS      Y0, (SI)
+	VMOVUPS      Y0, (DI)
 	VMAXPS       Y13, Y0, Y13
-	LEAQ         (SI)(BX*1), SI
-	SUBQ         $0x01, R8
+	LEAQ         (DI)(BX*1), DI
+	SUBQ         $0x01, SI
 	JGE          rows4
 
 done5:
-	ADDQ    $0x01, R8
+	ADDQ    $0x01, SI
 	VMOVUPS Y13, (CX)(R9*1)
 	ADDQ    $0x20, R9
 	CMPQ    R9, BX
@@ -2642,9 +2642,9 @@ TEXT ·maskAVX2(SB), $0-40
 
 column1:
 	LEAQ    (AX)(DI*1), R8
+	VMOVUPS (CX)(DI*1), Y1
 	LEAQ    (DX)(DI*1), R9
 	MOVQ    BX, R10
-	VMOVUPS (CX)(DI*1), Y1
 
 word2:
 	TESTQ   R10, R10
@@ -2974,6 +2974,1435 @@ done6:
 	JMP  panel1
 
 done2:
+	VZEROUPPER
+	RET
+
+// func gradientAVX2(s *float32, dp *float32, keep *float32, hi *float32, lo *float32, delta *float32, n int, w int, unit float32, rest float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·gradientAVX2(SB), $96-72
+	MOVQ         w+56(FP), AX
+	SHLQ         $0x02, AX
+	VBROADCASTSS unit+64(FP), Y15
+	VMOVUPS      wordc31e0000<>+0(SB), Y10
+	VDIVPS       Y15, Y10, Y10
+	VMOVUPS      Y10, (SP)
+	VMOVUPS      word42be0000<>+0(SB), Y10
+	VDIVPS       Y15, Y10, Y10
+	VMOVUPS      Y10, 32(SP)
+	VBROADCASTSS rest+68(FP), Y10
+	VMOVUPS      Y10, 64(SP)
+	XORQ         R10, R10
+
+column1:
+	MOVQ    R10, CX
+	ADDQ    hi+24(FP), CX
+	VMOVUPS (CX), Y12
+	MOVQ    R10, CX
+	ADDQ    lo+32(FP), CX
+	VMOVUPS (CX), Y13
+	MOVQ    R10, CX
+	ADDQ    delta+40(FP), CX
+	VMOVUPS (CX), Y14
+	MOVQ    R10, DX
+	ADDQ    s+0(FP), DX
+	MOVQ    R10, SI
+	ADDQ    dp+8(FP), SI
+	MOVQ    R10, R8
+	ADDQ    keep+16(FP), R8
+	MOVQ    n+48(FP), CX
+	CMPQ    keep+16(FP), $0x00
+	JEQ     without2
+	SUBQ    $0x05, CX
+	JL      done5
+	PCALIGN $0x40
+
+rows4:
+	LEAQ        (DX)(AX*2), BX
+	ADDQ        AX, BX
+	LEAQ        (SI)(AX*2), DI
+	ADDQ        AX, DI
+	LEAQ        (R8)(AX*2), R9
+	ADDQ        AX, R9
+	VMOVUPS     (DX), Y0
+	VSUBPS      Y12, Y0, Y0
+	VSUBPS      Y13, Y0, Y0
+	VMOVUPS     (DX)(AX*1), Y1
+	VSUBPS      Y12, Y1, Y1
+	VSUBPS      Y13, Y1, Y1
+	VMOVUPS     (DX)(AX*2), Y2
+	VSUBPS      Y12, Y2, Y2
+	VSUBPS      Y13, Y2, Y2
+	VMOVUPS     (BX), Y3
+	VSUBPS      Y12, Y3, Y3
+	VSUBPS      Y13, Y3, Y3
+	VMOVUPS     (BX)(AX*1), Y4
+	VSUBPS      Y12, Y4, Y4
+	VSUBPS      Y13, Y4, Y4
+	VMOVUPS     (SP), Y10
+	VMAXPS      Y0, Y10, Y0
+	VMAXPS      Y1, Y10, Y1
+	VMAXPS      Y2, Y10, Y2
+	VMAXPS      Y3, Y10, Y3
+	VMAXPS      Y4, Y10, Y4
+	VMOVUPS     32(SP), Y10
+	VMINPS      Y0, Y10, Y0
+	VMINPS      Y1, Y10, Y1
+	VMINPS      Y2, Y10, Y2
+	VMINPS      Y3, Y10, Y3
+	VMINPS      Y4, Y10, Y4
+	VMOVUPS     word4b40009e<>+0(SB), Y10
+	VMULPS      Y0, Y15, Y5
+	VADDPS      Y10, Y5, Y5
+	VSUBPS      Y10, Y5, Y11
+	VFMSUB231PS Y0, Y15, Y11
+	VFMADD132PS 64(SP), Y11, Y0
+	VPSLLD      $0x17, Y5, Y5
+	VMOVUPS     Y5, (DX)
+	VMULPS      Y1, Y15, Y6
+	VADDPS      Y10, Y6, Y6
+	VSUBPS      Y10, Y6, Y11
+	VFMSUB231PS Y1, Y15, Y11
+	VFMADD132PS 64(SP), Y11, Y1
+	VPSLLD      $0x17, Y6, Y6
+	VMOVUPS     Y6, (DX)(AX*1)
+	VMULPS      Y2, Y15, Y7
+	VADDPS      Y10, Y7, Y7
+	VSUBPS      Y10, Y7, Y11
+	VFMSUB231PS Y2, Y15, Y11
+	VFMADD132PS 64(SP), Y11, Y2
+	VPSLLD      $0x17, Y7, Y7
+	VMOVUPS     Y7, (DX)(AX*2)
+	VMULPS      Y3, Y15, Y8
+	VADDPS      Y10, Y8, Y8
+	VSUBPS      Y10, Y8, Y11
+	VFMSUB231PS Y3, Y15, Y11
+	VFMADD132PS 64(SP), Y11, Y3
+	VPSLLD      $0x17, Y8, Y8
+	VMOVUPS     Y8, (BX)
+	VMULPS      Y4, Y15, Y9
+	VADDPS      Y10, Y9, Y9
+	VSUBPS      Y10, Y9, Y11
+	VFMSUB231PS Y4, Y15, Y11
+	VFMADD132PS 64(SP), Y11, Y4
+	VPSLLD      $0x17, Y9, Y9
+	VMOVUPS     Y9, (BX)(AX*1)
+	VMOVUPS     word39a61c3b<>+0(SB), Y10
+	VMOVAPS     Y10, Y5
+	VMOVAPS     Y10, Y6
+	VMOVAPS     Y10, Y7
+	VMOVAPS     Y10, Y8
+	VMOVAPS     Y10, Y9
+	VMOVUPS     word3b2fdf59<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VFMADD213PS Y10, Y2, Y7
+	VFMADD213PS Y10, Y3, Y8
+	VFMADD213PS Y10, Y4, Y9
+	VMOVUPS     word3c9d90ea<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VFMADD213PS Y10, Y2, Y7
+	VFMADD213PS Y10, Y3, Y8
+	VFMADD213PS Y10, Y4, Y9
+	VMOVUPS     word3de356d4<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VFMADD213PS Y10, Y2, Y7
+	VFMADD213PS Y10, Y3, Y8
+	VFMADD213PS Y10, Y4, Y9
+	VMOVUPS     word3ef5fdf3<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VFMADD213PS Y10, Y2, Y7
+	VFMADD213PS Y10, Y3, Y8
+	VFMADD213PS Y10, Y4, Y9
+	VMOVUPS     word3fb17219<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VFMADD213PS Y10, Y2, Y7
+	VFMADD213PS Y10, Y3, Y8
+	VFMADD213PS Y10, Y4, Y9
+	VMOVUPS     word40000000<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VFMADD213PS Y10, Y2, Y7
+	VFMADD213PS Y10, Y3, Y8
+	VFMADD213PS Y10, Y4, Y9
+	VMULPS      (DX), Y5, Y5
+	VMULPS      (DX)(AX*1), Y6, Y6
+	VMULPS      (DX)(AX*2), Y7, Y7
+	VMULPS      (BX), Y8, Y8
+	VMULPS      (BX)(AX*1), Y9, Y9
+	VMOVUPS     (SI), Y10
+	VMOVUPS     (R8), Y0
+	VFMSUB213PS Y14, Y0, Y10
+	VMULPS      Y5, Y0, Y0
+	VMOVUPS     Y0, (DX)
+	VMULPS      Y5, Y10, Y10
+	VMOVUPS     Y10, (SI)
+	VMOVUPS     (SI)(AX*1), Y10
+	VMOVUPS     (R8)(AX*1), Y1
+	VFMSUB213PS Y14, Y1, Y10
+	VMULPS      Y6, Y1, Y1
+	VMOVUPS     Y1, (DX)(AX*1)
+	VMULPS      Y6, Y10, Y10
+	VMOVUPS     Y10, (SI)(AX*1)
+	VMOVUPS     (SI)(AX*2), Y10
+	VMOVUPS     (R8)(AX*2), Y2
+	VFMSUB213PS Y14, Y2, Y10
+	VMULPS      Y7, Y2, Y2
+	VMOVUPS     Y2, (DX)(AX*2)
+	VMULPS      Y7, Y10, Y10
+	VMOVUPS     Y10, (SI)(AX*2)
+	VMOVUPS     (DI), Y10
+	VMOVUPS     (R9), Y3
+	VFMSUB213PS Y14, Y3, Y10
+	VMULPS      Y8, Y3, Y3
+	VMOVUPS     Y3, (BX)
+	VMULPS      Y8, Y10, Y10
+	VMOVUPS     Y10, (DI)
+	VMOVUPS     (DI)(AX*1), Y10
+	VMOVUPS     (R9)(AX*1), Y4
+	VFMSUB213PS Y14, Y4, Y10
+	VMULPS      Y9, Y4, Y4
+	VMOVUPS     Y4, (BX)(AX*1)
+	VMULPS      Y9, Y10, Y10
+	VMOVUPS     Y10, (DI)(AX*1)
+	LEAQ        (BX)(AX*1), DX
+	ADDQ        AX, DX
+	LEAQ        (DI)(AX*1), SI
+	ADDQ        AX, SI
+	LEAQ        (R9)(AX*1), R8
+	ADDQ        AX, R8
+	SUBQ        $0x05, CX
+	JGE         rows4
+
+done5:
+	ADDQ    $0x05, CX
+	SUBQ    $0x02, CX
+	JL      done7
+	PCALIGN $0x40
+
+rows6:
+	VMOVUPS     (DX), Y0
+	VSUBPS      Y12, Y0, Y0
+	VSUBPS      Y13, Y0, Y0
+	VMOVUPS     (DX)(AX*1), Y1
+	VSUBPS      Y12, Y1, Y1
+	VSUBPS      Y13, Y1, Y1
+	VMOVUPS     (SP), Y10
+	VMAXPS      Y0, Y10, Y0
+	VMAXPS      Y1, Y10, Y1
+	VMOVUPS     32(SP), Y10
+	VMINPS      Y0, Y10, Y0
+	VMINPS      Y1, Y10, Y1
+	VMOVUPS     word4b40009e<>+0(SB), Y10
+	VMULPS      Y0, Y15, Y5
+	VADDPS      Y10, Y5, Y5
+	VSUBPS      Y10, Y5, Y11
+	VFMSUB231PS Y0, Y15, Y11
+	VFMADD132PS 64(SP), Y11, Y0
+	VPSLLD      $0x17, Y5, Y5
+	VMOVUPS     Y5, (DX)
+	VMULPS      Y1, Y15, Y6
+	VADDPS      Y10, Y6, Y6
+	VSUBPS      Y10, Y6, Y11
+	VFMSUB231PS Y1, Y15, Y11
+	VFMADD132PS 64(SP), Y11, Y1
+	VPSLLD      $0x17, Y6, Y6
+	VMOVUPS     Y6, (DX)(AX*1)
+	VMOVUPS     word39a61c3b<>+0(SB), Y10
+	VMOVAPS     Y10, Y5
+	VMOVAPS     Y10, Y6
+	VMOVUPS     word3b2fdf59<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VMOVUPS     word3c9d90ea<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VMOVUPS     word3de356d4<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VMOVUPS     word3ef5fdf3<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VMOVUPS     word3fb17219<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VMOVUPS     word40000000<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VMULPS      (DX), Y5, Y5
+	VMULPS      (DX)(AX*1), Y6, Y6
+	VMOVUPS     (SI), Y10
+	VMOVUPS     (R8), Y0
+	VFMSUB213PS Y14, Y0, Y10
+	VMULPS      Y5, Y0, Y0
+	VMOVUPS     Y0, (DX)
+	VMULPS      Y5, Y10, Y10
+	VMOVUPS     Y10, (SI)
+	VMOVUPS     (SI)(AX*1), Y10
+	VMOVUPS     (R8)(AX*1), Y1
+	VFMSUB213PS Y14, Y1, Y10
+	VMULPS      Y6, Y1, Y1
+	VMOVUPS     Y1, (DX)(AX*1)
+	VMULPS      Y6, Y10, Y10
+	VMOVUPS     Y10, (SI)(AX*1)
+	LEAQ        (DX)(AX*2), DX
+	LEAQ        (SI)(AX*2), SI
+	LEAQ        (R8)(AX*2), R8
+	SUBQ        $0x02, CX
+	JGE         rows6
+
+done7:
+	ADDQ    $0x02, CX
+	SUBQ    $0x01, CX
+	JL      done9
+	PCALIGN $0x40
+
+rows8:
+	VMOVUPS     (DX), Y0
+	VSUBPS      Y12, Y0, Y0
+	VSUBPS      Y13, Y0, Y0
+	VMOVUPS     (SP), Y10
+	VMAXPS      Y0, Y10, Y0
+	VMOVUPS     32(SP), Y10
+	VMINPS      Y0, Y10, Y0
+	VMOVUPS     word4b40009e<>+0(SB), Y10
+	VMULPS      Y0, Y15, Y5
+	VADDPS      Y10, Y5, Y5
+	VSUBPS      Y10, Y5, Y11
+	VFMSUB231PS Y0, Y15, Y11
+	VFMADD132PS 64(SP), Y11, Y0
+	VPSLLD      $0x17, Y5, Y5
+	VMOVUPS     Y5, (DX)
+	VMOVUPS     word39a61c3b<>+0(SB), Y10
+	VMOVAPS     Y10, Y5
+	VMOVUPS     word3b2fdf59<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VMOVUPS     word3c9d90ea<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VMOVUPS     word3de356d4<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VMOVUPS     word3ef5fdf3<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VMOVUPS     word3fb17219<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VMOVUPS     word40000000<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VMULPS      (DX), Y5, Y5
+	VMOVUPS     (SI), Y10
+	VMOVUPS     (R8), Y0
+	VFMSUB213PS Y14, Y0, Y10
+	VMULPS      Y5, Y0, Y0
+	VMOVUPS     Y0, (DX)
+	VMULPS      Y5, Y10, Y10
+	VMOVUPS     Y10, (SI)
+	LEAQ        (DX)(AX*1), DX
+	LEAQ        (SI)(AX*1), SI
+	LEAQ        (R8)(AX*1), R8
+	SUBQ        $0x01, CX
+	JGE         rows8
+
+done9:
+	ADDQ $0x01, CX
+	JMP  done3
+
+without2:
+	SUBQ    $0x05, CX
+	JL      done11
+	PCALIGN $0x40
+
+rows10:
+	LEAQ        (DX)(AX*2), BX
+	ADDQ        AX, BX
+	LEAQ        (SI)(AX*2), DI
+	ADDQ        AX, DI
+	VMOVUPS     (DX), Y0
+	VSUBPS      Y12, Y0, Y0
+	VSUBPS      Y13, Y0, Y0
+	VMOVUPS     (DX)(AX*1), Y1
+	VSUBPS      Y12, Y1, Y1
+	VSUBPS      Y13, Y1, Y1
+	VMOVUPS     (DX)(AX*2), Y2
+	VSUBPS      Y12, Y2, Y2
+	VSUBPS      Y13, Y2, Y2
+	VMOVUPS     (BX), Y3
+	VSUBPS      Y12, Y3, Y3
+	VSUBPS      Y13, Y3, Y3
+	VMOVUPS     (BX)(AX*1), Y4
+	VSUBPS      Y12, Y4, Y4
+	VSUBPS      Y13, Y4, Y4
+	VMOVUPS     (SP), Y10
+	VMAXPS      Y0, Y10, Y0
+	VMAXPS      Y1, Y10, Y1
+	VMAXPS      Y2, Y10, Y2
+	VMAXPS      Y3, Y10, Y3
+	VMAXPS      Y4, Y10, Y4
+	VMOVUPS     32(SP), Y10
+	VMINPS      Y0, Y10, Y0
+	VMINPS      Y1, Y10, Y1
+	VMINPS      Y2, Y10, Y2
+	VMINPS      Y3, Y10, Y3
+	VMINPS      Y4, Y10, Y4
+	VMOVUPS     word4b40009e<>+0(SB), Y10
+	VMULPS      Y0, Y15, Y5
+	VADDPS      Y10, Y5, Y5
+	VSUBPS      Y10, Y5, Y11
+	VFMSUB231PS Y0, Y15, Y11
+	VFMADD132PS 64(SP), Y11, Y0
+	VPSLLD      $0x17, Y5, Y5
+	VMOVUPS     Y5, (DX)
+	VMULPS      Y1, Y15, Y6
+	VADDPS      Y10, Y6, Y6
+	VSUBPS      Y10, Y6, Y11
+	VFMSUB231PS Y1, Y15, Y11
+	VFMADD132PS 64(SP), Y11, Y1
+	VPSLLD      $0x17, Y6, Y6
+	VMOVUPS     Y6, (DX)(AX*1)
+	VMULPS      Y2, Y15, Y7
+	VADDPS      Y10, Y7, Y7
+	VSUBPS      Y10, Y7, Y11
+	VFMSUB231PS Y2, Y15, Y11
+	VFMADD132PS 64(SP), Y11, Y2
+	VPSLLD      $0x17, Y7, Y7
+	VMOVUPS     Y7, (DX)(AX*2)
+	VMULPS      Y3, Y15, Y8
+	VADDPS      Y10, Y8, Y8
+	VSUBPS      Y10, Y8, Y11
+	VFMSUB231PS Y3, Y15, Y11
+	VFMADD132PS 64(SP), Y11, Y3
+	VPSLLD      $0x17, Y8, Y8
+	VMOVUPS     Y8, (BX)
+	VMULPS      Y4, Y15, Y9
+	VADDPS      Y10, Y9, Y9
+	VSUBPS      Y10, Y9, Y11
+	VFMSUB231PS Y4, Y15, Y11
+	VFMADD132PS 64(SP), Y11, Y4
+	VPSLLD      $0x17, Y9, Y9
+	VMOVUPS     Y9, (BX)(AX*1)
+	VMOVUPS     word39a61c3b<>+0(SB), Y10
+	VMOVAPS     Y10, Y5
+	VMOVAPS     Y10, Y6
+	VMOVAPS     Y10, Y7
+	VMOVAPS     Y10, Y8
+	VMOVAPS     Y10, Y9
+	VMOVUPS     word3b2fdf59<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VFMADD213PS Y10, Y2, Y7
+	VFMADD213PS Y10, Y3, Y8
+	VFMADD213PS Y10, Y4, Y9
+	VMOVUPS     word3c9d90ea<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VFMADD213PS Y10, Y2, Y7
+	VFMADD213PS Y10, Y3, Y8
+	VFMADD213PS Y10, Y4, Y9
+	VMOVUPS     word3de356d4<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VFMADD213PS Y10, Y2, Y7
+	VFMADD213PS Y10, Y3, Y8
+	VFMADD213PS Y10, Y4, Y9
+	VMOVUPS     word3ef5fdf3<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VFMADD213PS Y10, Y2, Y7
+	VFMADD213PS Y10, Y3, Y8
+	VFMADD213PS Y10, Y4, Y9
+	VMOVUPS     word3fb17219<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VFMADD213PS Y10, Y2, Y7
+	VFMADD213PS Y10, Y3, Y8
+	VFMADD213PS Y10, Y4, Y9
+	VMOVUPS     word40000000<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VFMADD213PS Y10, Y2, Y7
+	VFMADD213PS Y10, Y3, Y8
+	VFMADD213PS Y10, Y4, Y9
+	VMULPS      (DX), Y5, Y5
+	VMULPS      (DX)(AX*1), Y6, Y6
+	VMULPS      (DX)(AX*2), Y7, Y7
+	VMULPS      (BX), Y8, Y8
+	VMULPS      (BX)(AX*1), Y9, Y9
+	VMOVUPS     (SI), Y10
+	VSUBPS      Y14, Y10, Y10
+	VMOVUPS     Y5, (DX)
+	VMULPS      Y5, Y10, Y10
+	VMOVUPS     Y10, (SI)
+	VMOVUPS     (SI)(AX*1), Y10
+	VSUBPS      Y14, Y10, Y10
+	VMOVUPS     Y6, (DX)(AX*1)
+	VMULPS      Y6, Y10, Y10
+	VMOVUPS     Y10, (SI)(AX*1)
+	VMOVUPS     (SI)(AX*2), Y10
+	VSUBPS      Y14, Y10, Y10
+	VMOVUPS     Y7, (DX)(AX*2)
+	VMULPS      Y7, Y10, Y10
+	VMOVUPS     Y10, (SI)(AX*2)
+	VMOVUPS     (DI), Y10
+	VSUBPS      Y14, Y10, Y10
+	VMOVUPS     Y8, (BX)
+	VMULPS      Y8, Y10, Y10
+	VMOVUPS     Y10, (DI)
+	VMOVUPS     (DI)(AX*1), Y10
+	VSUBPS      Y14, Y10, Y10
+	VMOVUPS     Y9, (BX)(AX*1)
+	VMULPS      Y9, Y10, Y10
+	VMOVUPS     Y10, (DI)(AX*1)
+	LEAQ        (BX)(AX*1), DX
+	ADDQ        AX, DX
+	LEAQ        (DI)(AX*1), SI
+	ADDQ        AX, SI
+	SUBQ        $0x05, CX
+	JGE         rows10
+
+done11:
+	ADDQ    $0x05, CX
+	SUBQ    $0x02, CX
+	JL      done13
+	PCALIGN $0x40
+
+rows12:
+	VMOVUPS     (DX), Y0
+	VSUBPS      Y12, Y0, Y0
+	VSUBPS      Y13, Y0, Y0
+	VMOVUPS     (DX)(AX*1), Y1
+	VSUBPS      Y12, Y1, Y1
+	VSUBPS      Y13, Y1, Y1
+	VMOVUPS     (SP), Y10
+	VMAXPS      Y0, Y10, Y0
+	VMAXPS      Y1, Y10, Y1
+	VMOVUPS     32(SP), Y10
+	VMINPS      Y0, Y10, Y0
+	VMINPS      Y1, Y10, Y1
+	VMOVUPS     word4b40009e<>+0(SB), Y10
+	VMULPS      Y0, Y15, Y5
+	VADDPS      Y10, Y5, Y5
+	VSUBPS      Y10, Y5, Y11
+	VFMSUB231PS Y0, Y15, Y11
+	VFMADD132PS 64(SP), Y11, Y0
+	VPSLLD      $0x17, Y5, Y5
+	VMOVUPS     Y5, (DX)
+	VMULPS      Y1, Y15, Y6
+	VADDPS      Y10, Y6, Y6
+	VSUBPS      Y10, Y6, Y11
+	VFMSUB231PS Y1, Y15, Y11
+	VFMADD132PS 64(SP), Y11, Y1
+	VPSLLD      $0x17, Y6, Y6
+	VMOVUPS     Y6, (DX)(AX*1)
+	VMOVUPS     word39a61c3b<>+0(SB), Y10
+	VMOVAPS     Y10, Y5
+	VMOVAPS     Y10, Y6
+	VMOVUPS     word3b2fdf59<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VMOVUPS     word3c9d90ea<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VMOVUPS     word3de356d4<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VMOVUPS     word3ef5fdf3<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VMOVUPS     word3fb17219<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VMOVUPS     word40000000<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VFMADD213PS Y10, Y1, Y6
+	VMULPS      (DX), Y5, Y5
+	VMULPS      (DX)(AX*1), Y6, Y6
+	VMOVUPS     (SI), Y10
+	VSUBPS      Y14, Y10, Y10
+	VMOVUPS     Y5, (DX)
+	VMULPS      Y5, Y10, Y10
+	VMOVUPS     Y10, (SI)
+	VMOVUPS     (SI)(AX*1), Y10
+	VSUBPS      Y14, Y10, Y10
+	VMOVUPS     Y6, (DX)(AX*1)
+	VMULPS      Y6, Y10, Y10
+	VMOVUPS     Y10, (SI)(AX*1)
+	LEAQ        (DX)(AX*2), DX
+	LEAQ        (SI)(AX*2), SI
+	SUBQ        $0x02, CX
+	JGE         rows12
+
+done13:
+	ADDQ    $0x02, CX
+	SUBQ    $0x01, CX
+	JL      done15
+	PCALIGN $0x40
+
+rows14:
+	VMOVUPS     (DX), Y0
+	VSUBPS      Y12, Y0, Y0
+	VSUBPS      Y13, Y0, Y0
+	VMOVUPS     (SP), Y10
+	VMAXPS      Y0, Y10, Y0
+	VMOVUPS     32(SP), Y10
+	VMINPS      Y0, Y10, Y0
+	VMOVUPS     word4b40009e<>+0(SB), Y10
+	VMULPS      Y0, Y15, Y5
+	VADDPS      Y10, Y5, Y5
+	VSUBPS      Y10, Y5, Y11
+	VFMSUB231PS Y0, Y15, Y11
+	VFMADD132PS 64(SP), Y11, Y0
+	VPSLLD      $0x17, Y5, Y5
+	VMOVUPS     Y5, (DX)
+	VMOVUPS     word39a61c3b<>+0(SB), Y10
+	VMOVAPS     Y10, Y5
+	VMOVUPS     word3b2fdf59<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VMOVUPS     word3c9d90ea<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VMOVUPS     word3de356d4<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VMOVUPS     word3ef5fdf3<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VMOVUPS     word3fb17219<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VMOVUPS     word40000000<>+0(SB), Y10
+	VFMADD213PS Y10, Y0, Y5
+	VMULPS      (DX), Y5, Y5
+	VMOVUPS     (SI), Y10
+	VSUBPS      Y14, Y10, Y10
+	VMOVUPS     Y5, (DX)
+	VMULPS      Y5, Y10, Y10
+	VMOVUPS     Y10, (SI)
+	LEAQ        (DX)(AX*1), DX
+	LEAQ        (SI)(AX*1), SI
+	SUBQ        $0x01, CX
+	JGE         rows14
+
+done15:
+	ADDQ $0x01, CX
+
+done3:
+	ADDQ $0x20, R10
+	CMPQ R10, AX
+	JB   column1
+	VZEROUPPER
+	RET
+
+DATA wordc31e0000<>+0(SB)/4, $0xc31e0000
+DATA wordc31e0000<>+4(SB)/4, $0xc31e0000
+DATA wordc31e0000<>+8(SB)/4, $0xc31e0000
+DATA wordc31e0000<>+12(SB)/4, $0xc31e0000
+DATA wordc31e0000<>+16(SB)/4, $0xc31e0000
+DATA wordc31e0000<>+20(SB)/4, $0xc31e0000
+DATA wordc31e0000<>+24(SB)/4, $0xc31e0000
+DATA wordc31e0000<>+28(SB)/4, $0xc31e0000
+DATA wordc31e0000<>+32(SB)/4, $0xc31e0000
+DATA wordc31e0000<>+36(SB)/4, $0xc31e0000
+DATA wordc31e0000<>+40(SB)/4, $0xc31e0000
+DATA wordc31e0000<>+44(SB)/4, $0xc31e0000
+DATA wordc31e0000<>+48(SB)/4, $0xc31e0000
+DATA wordc31e0000<>+52(SB)/4, $0xc31e0000
+DATA wordc31e0000<>+56(SB)/4, $0xc31e0000
+DATA wordc31e0000<>+60(SB)/4, $0xc31e0000
+GLOBL wordc31e0000<>(SB), RODATA|NOPTR, $64
+
+DATA word42be0000<>+0(SB)/4, $0x42be0000
+DATA word42be0000<>+4(SB)/4, $0x42be0000
+DATA word42be0000<>+8(SB)/4, $0x42be0000
+DATA word42be0000<>+12(SB)/4, $0x42be0000
+DATA word42be0000<>+16(SB)/4, $0x42be0000
+DATA word42be0000<>+20(SB)/4, $0x42be0000
+DATA word42be0000<>+24(SB)/4, $0x42be0000
+DATA word42be0000<>+28(SB)/4, $0x42be0000
+DATA word42be0000<>+32(SB)/4, $0x42be0000
+DATA word42be0000<>+36(SB)/4, $0x42be0000
+DATA word42be0000<>+40(SB)/4, $0x42be0000
+DATA word42be0000<>+44(SB)/4, $0x42be0000
+DATA word42be0000<>+48(SB)/4, $0x42be0000
+DATA word42be0000<>+52(SB)/4, $0x42be0000
+DATA word42be0000<>+56(SB)/4, $0x42be0000
+DATA word42be0000<>+60(SB)/4, $0x42be0000
+GLOBL word42be0000<>(SB), RODATA|NOPTR, $64
+
+DATA word4b40009e<>+0(SB)/4, $0x4b40009e
+DATA word4b40009e<>+4(SB)/4, $0x4b40009e
+DATA word4b40009e<>+8(SB)/4, $0x4b40009e
+DATA word4b40009e<>+12(SB)/4, $0x4b40009e
+DATA word4b40009e<>+16(SB)/4, $0x4b40009e
+DATA word4b40009e<>+20(SB)/4, $0x4b40009e
+DATA word4b40009e<>+24(SB)/4, $0x4b40009e
+DATA word4b40009e<>+28(SB)/4, $0x4b40009e
+DATA word4b40009e<>+32(SB)/4, $0x4b40009e
+DATA word4b40009e<>+36(SB)/4, $0x4b40009e
+DATA word4b40009e<>+40(SB)/4, $0x4b40009e
+DATA word4b40009e<>+44(SB)/4, $0x4b40009e
+DATA word4b40009e<>+48(SB)/4, $0x4b40009e
+DATA word4b40009e<>+52(SB)/4, $0x4b40009e
+DATA word4b40009e<>+56(SB)/4, $0x4b40009e
+DATA word4b40009e<>+60(SB)/4, $0x4b40009e
+GLOBL word4b40009e<>(SB), RODATA|NOPTR, $64
+
+// func dotAVX2(d *float32, a *float32, b *float32, n int, w int)
+// Requires: AVX, FMA3
+TEXT ·dotAVX2(SB), $0-40
+	MOVQ d+0(FP), AX
+	MOVQ a+8(FP), CX
+	MOVQ b+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ w+32(FP), SI
+	SHLQ $0x02, SI
+	XORQ DI, DI
+
+column1:
+	LEAQ    (CX)(DI*1), R8
+	LEAQ    (DX)(DI*1), R9
+	MOVQ    BX, R10
+	VXORPS  Y0, Y0, Y0
+	MOVQ    R10, R11
+	ANDQ    $0x03, R11
+	SHRQ    $0x02, R10
+	TESTQ   R10, R10
+	JZ      done3
+	PCALIGN $0x40
+
+loop2:
+	VMOVUPS     (R8), Y1
+	VFMADD231PS (R9), Y1, Y0
+	ADDQ        SI, R8
+	ADDQ        SI, R9
+	VMOVUPS     (R8), Y1
+	VFMADD231PS (R9), Y1, Y0
+	ADDQ        SI, R8
+	ADDQ        SI, R9
+	VMOVUPS     (R8), Y1
+	VFMADD231PS (R9), Y1, Y0
+	ADDQ        SI, R8
+	ADDQ        SI, R9
+	VMOVUPS     (R8), Y1
+	VFMADD231PS (R9), Y1, Y0
+	ADDQ        SI, R8
+	ADDQ        SI, R9
+	DECQ        R10
+	JNZ         loop2
+
+done3:
+	TESTQ   R11, R11
+	JZ      done5
+	PCALIGN $0x40
+
+loop4:
+	VMOVUPS     (R8), Y1
+	VFMADD231PS (R9), Y1, Y0
+	ADDQ        SI, R8
+	ADDQ        SI, R9
+	DECQ        R11
+	JNZ         loop4
+
+done5:
+	VMOVUPS Y0, (AX)(DI*1)
+	ADDQ    $0x20, DI
+	CMPQ    DI, SI
+	JB      column1
+	VZEROUPPER
+	RET
+
+// func hideAVX2(a *float32, b *float32, words *uint32, n int, w int)
+// Requires: AVX, AVX2, CMOV
+TEXT ·hideAVX2(SB), $0-40
+	MOVQ a+0(FP), AX
+	MOVQ b+8(FP), CX
+	MOVQ words+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ w+32(FP), SI
+	SHLQ $0x02, SI
+	XORQ DI, DI
+
+column1:
+	LEAQ (AX)(DI*1), R8
+	LEAQ (CX)(DI*1), R9
+	LEAQ (DX)(DI*1), R10
+	MOVQ BX, R11
+
+word2:
+	TESTQ   R11, R11
+	JZ      done3
+	MOVQ    R11, R12
+	MOVQ    $0x00000020, R13
+	CMPQ    R12, R13
+	CMOVQGT R13, R12
+	SUBQ    R12, R11
+	VMOVUPS (R10), Y0
+	ADDQ    SI, R10
+	TESTQ   R12, R12
+	JZ      done5
+	PCALIGN $0x40
+
+loop4:
+	VPSLLD  $0x1f, Y0, Y1
+	VPSRLD  $0x01, Y0, Y0
+	VPSRAD  $0x1f, Y1, Y1
+	VANDPS  (R8), Y1, Y2
+	VMOVUPS Y2, (R8)
+	ADDQ    SI, R8
+	VANDPS  (R9), Y1, Y2
+	VMOVUPS Y2, (R9)
+	ADDQ    SI, R9
+	DECQ    R12
+	JNZ     loop4
+
+done5:
+	JMP word2
+
+done3:
+	ADDQ $0x20, DI
+	CMPQ DI, SI
+	JB   column1
+	VZEROUPPER
+	RET
+
+// func uncapAVX2(ds *float32, capped *float32, n int, w int, inv float32)
+// Requires: AVX, FMA3
+TEXT ·uncapAVX2(SB), $0-36
+	MOVQ         ds+0(FP), AX
+	MOVQ         capped+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVQ         w+24(FP), BX
+	SHLQ         $0x02, BX
+	VBROADCASTSS inv+32(FP), Y0
+	VBROADCASTSS word3f800000<>+0(SB), Y1
+	XORQ         SI, SI
+
+column1:
+	LEAQ    (AX)(SI*1), DI
+	LEAQ    (CX)(SI*1), R8
+	MOVQ    DX, R9
+	MOVQ    R9, R10
+	ANDQ    $0x01, R10
+	SHRQ    $0x01, R9
+	TESTQ   R9, R9
+	JZ      done3
+	PCALIGN $0x40
+
+loop2:
+	VMULPS       (R8), Y0, Y2
+	VMOVAPS      Y1, Y3
+	VFNMADD231PS Y2, Y2, Y3
+	VMULPS       (DI), Y3, Y3
+	VMOVUPS      Y3, (DI)
+	ADDQ         BX, DI
+	ADDQ         BX, R8
+	VMULPS       (R8), Y0, Y2
+	VMOVAPS      Y1, Y3
+	VFNMADD231PS Y2, Y2, Y3
+	VMULPS       (DI), Y3, Y3
+	VMOVUPS      Y3, (DI)
+	ADDQ         BX, DI
+	ADDQ         BX, R8
+	DECQ         R9
+	JNZ          loop2
+
+done3:
+	TESTQ   R10, R10
+	JZ      done5
+	PCALIGN $0x40
+
+loop4:
+	VMULPS       (R8), Y0, Y2
+	VMOVAPS      Y1, Y3
+	VFNMADD231PS Y2, Y2, Y3
+	VMULPS       (DI), Y3, Y3
+	VMOVUPS      Y3, (DI)
+	ADDQ         BX, DI
+	ADDQ         BX, R8
+	DECQ         R10
+	JNZ          loop4
+
+done5:
+	ADDQ $0x20, SI
+	CMPQ SI, BX
+	JB   column1
+	VZEROUPPER
+	RET
+
+// func addOuterAVX2(sum *float32, p *float32, x *float32, tiles int, rows int, w int, pStep int, panels int, gStep int, xStep int)
+// Requires: AVX, CMOV, FMA3, MMX+
+TEXT ·addOuterAVX2(SB), $32-80
+	MOVQ gStep+64(FP), AX
+	SHLQ $0x02, AX
+	MOVQ xStep+72(FP), CX
+	SHLQ $0x02, CX
+	MOVQ w+40(FP), DX
+	SHLQ $0x02, DX
+	MOVQ sum+0(FP), BX
+	MOVQ BX, (SP)
+	MOVQ x+16(FP), BX
+	MOVQ BX, 8(SP)
+	MOVQ panels+56(FP), BX
+	MOVQ BX, 16(SP)
+	MOVQ pStep+48(FP), BX
+	SHLQ $0x02, BX
+	SUBQ DX, BX
+	MOVQ BX, 24(SP)
+
+panels1:
+	CMPQ    16(SP), $0x02
+	JL      done2
+	MOVQ    p+8(FP), SI
+	MOVQ    tiles+24(FP), DI
+	MOVQ    (SP), BX
+	TESTQ   DI, DI
+	JZ      done4
+	PCALIGN $0x40
+
+loop3:
+	VXORPS     Y0, Y0, Y0
+	PREFETCHT0 (BX)
+	VXORPS     Y1, Y1, Y1
+	PREFETCHT0 (BX)(AX*1)
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	PREFETCHT0 64(BX)
+	VXORPS     Y5, Y5, Y5
+	PREFETCHT0 64(BX)(AX*1)
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	MOVQ       rows+32(FP), R9
+	MOVQ       8(SP), R8
+	MOVQ       SI, R11
+	MOVQ       SI, R12
+	ADDQ       DX, R12
+	ADDQ       DX, R12
+	ADDQ       DX, R12
+
+strip5:
+	MOVQ    w+40(FP), R10
+	CMPQ    R10, R9
+	CMOVQGT R9, R10
+	SUBQ    R10, R9
+	MOVQ    R10, R13
+	ANDQ    $0x03, R13
+	SHRQ    $0x02, R10
+	TESTQ   R10, R10
+	JZ      done8
+	PCALIGN $0x40
+
+loop7:
+	VMOVUPS      (R8), Y8
+	VMOVUPS      (R8)(CX*1), Y9
+	VBROADCASTSS (R11), Y10
+	VFMADD231PS  Y8, Y10, Y0
+	VFMADD231PS  Y9, Y10, Y1
+	VBROADCASTSS (R11)(DX*1), Y11
+	VFMADD231PS  Y8, Y11, Y2
+	VFMADD231PS  Y9, Y11, Y3
+	VBROADCASTSS (R11)(DX*2), Y12
+	VFMADD231PS  Y8, Y12, Y4
+	VFMADD231PS  Y9, Y12, Y5
+	VBROADCASTSS (R12), Y13
+	VFMADD231PS  Y8, Y13, Y6
+	VFMADD231PS  Y9, Y13, Y7
+	VMOVUPS      32(R8), Y8
+	VMOVUPS      32(R8)(CX*1), Y9
+	VBROADCASTSS 4(R11), Y10
+	VFMADD231PS  Y8, Y10, Y0
+	VFMADD231PS  Y9, Y10, Y1
+	VBROADCASTSS 4(R11)(DX*1), Y11
+	VFMADD231PS  Y8, Y11, Y2
+	VFMADD231PS  Y9, Y11, Y3
+	VBROADCASTSS 4(R11)(DX*2), Y12
+	VFMADD231PS  Y8, Y12, Y4
+	VFMADD231PS  Y9, Y12, Y5
+	VBROADCASTSS 4(R12), Y13
+	VFMADD231PS  Y8, Y13, Y6
+	VFMADD231PS  Y9, Y13, Y7
+	VMOVUPS      64(R8), Y8
+	VMOVUPS      64(R8)(CX*1), Y9
+	VBROADCASTSS 8(R11), Y10
+	VFMADD231PS  Y8, Y10, Y0
+	VFMADD231PS  Y9, Y10, Y1
+	VBROADCASTSS 8(R11)(DX*1), Y11
+	VFMADD231PS  Y8, Y11, Y2
+	VFMADD231PS  Y9, Y11, Y3
+	VBROADCASTSS 8(R11)(DX*2), Y12
+	VFMADD231PS  Y8, Y12, Y4
+	VFMADD231PS  Y9, Y12, Y5
+	VBROADCASTSS 8(R12), Y13
+	VFMADD231PS  Y8, Y13, Y6
+	VFMADD231PS  Y9, Y13, Y7
+	VMOVUPS      96(R8), Y8
+	VMOVUPS      96(R8)(CX*1), Y9
+	VBROADCASTSS 12(R11), Y10
+	VFMADD231PS  Y8, Y10, Y0
+	VFMADD231PS  Y9, Y10, Y1
+	VBROADCASTSS 12(R11)(DX*1), Y11
+	VFMADD231PS  Y8, Y11, Y2
+	VFMADD231PS  Y9, Y11, Y3
+	VBROADCASTSS 12(R11)(DX*2), Y12
+	VFMADD231PS  Y8, Y12, Y4
+	VFMADD231PS  Y9, Y12, Y5
+	VBROADCASTSS 12(R12), Y13
+	VFMADD231PS  Y8, Y13, Y6
+	VFMADD231PS  Y9, Y13, Y7
+	ADDQ         $0x00000080, R8
+	ADDQ         $0x10, R11
+	ADDQ         $0x10, R12
+	DECQ         R10
+	JNZ          loop7
+
+done8:
+	TESTQ   R13, R13
+	JZ      done10
+	PCALIGN $0x40
+
+loop9:
+	VMOVUPS      (R8), Y8
+	VMOVUPS      (R8)(CX*1), Y9
+	VBROADCASTSS (R11), Y10
+	VFMADD231PS  Y8, Y10, Y0
+	VFMADD231PS  Y9, Y10, Y1
+	VBROADCASTSS (R11)(DX*1), Y11
+	VFMADD231PS  Y8, Y11, Y2
+	VFMADD231PS  Y9, Y11, Y3
+	VBROADCASTSS (R11)(DX*2), Y12
+	VFMADD231PS  Y8, Y12, Y4
+	VFMADD231PS  Y9, Y12, Y5
+	VBROADCASTSS (R12), Y13
+	VFMADD231PS  Y8, Y13, Y6
+	VFMADD231PS  Y9, Y13, Y7
+	ADDQ         $0x20, R8
+	ADDQ         $0x04, R11
+	ADDQ         $0x04, R12
+	DECQ         R13
+	JNZ          loop9
+
+done10:
+	TESTQ R9, R9
+	JZ    done6
+	MOVQ  24(SP), R10
+	ADDQ  R10, R11
+	ADDQ  R10, R12
+	JMP   strip5
+
+done6:
+	VADDPS  (BX), Y0, Y0
+	VMOVUPS Y0, (BX)
+	VADDPS  (BX)(AX*1), Y1, Y1
+	VMOVUPS Y1, (BX)(AX*1)
+	VADDPS  32(BX), Y2, Y2
+	VMOVUPS Y2, 32(BX)
+	VADDPS  32(BX)(AX*1), Y3, Y3
+	VMOVUPS Y3, 32(BX)(AX*1)
+	VADDPS  64(BX), Y4, Y4
+	VMOVUPS Y4, 64(BX)
+	VADDPS  64(BX)(AX*1), Y5, Y5
+	VMOVUPS Y5, 64(BX)(AX*1)
+	VADDPS  96(BX), Y6, Y6
+	VMOVUPS Y6, 96(BX)
+	VADDPS  96(BX)(AX*1), Y7, Y7
+	VMOVUPS Y7, 96(BX)(AX*1)
+	ADDQ    $0x00000080, BX
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	DECQ    DI
+	JNZ     loop3
+
+done4:
+	ADDQ AX, (SP)
+	ADDQ CX, 8(SP)
+	ADDQ AX, (SP)
+	ADDQ CX, 8(SP)
+	SUBQ $0x02, 16(SP)
+	JMP  panels1
+
+done2:
+panels11:
+	CMPQ    16(SP), $0x01
+	JL      done12
+	MOVQ    p+8(FP), SI
+	MOVQ    tiles+24(FP), DI
+	MOVQ    (SP), BX
+	TESTQ   DI, DI
+	JZ      done14
+	PCALIGN $0x40
+
+loop13:
+	VXORPS     Y0, Y0, Y0
+	PREFETCHT0 (BX)
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	PREFETCHT0 64(BX)
+	VXORPS     Y3, Y3, Y3
+	MOVQ       rows+32(FP), R9
+	MOVQ       8(SP), R8
+	MOVQ       SI, R11
+	MOVQ       SI, R12
+	ADDQ       DX, R12
+	ADDQ       DX, R12
+	ADDQ       DX, R12
+
+strip15:
+	MOVQ    w+40(FP), R10
+	CMPQ    R10, R9
+	CMOVQGT R9, R10
+	SUBQ    R10, R9
+	MOVQ    R10, R13
+	ANDQ    $0x03, R13
+	SHRQ    $0x02, R10
+	TESTQ   R10, R10
+	JZ      done18
+	PCALIGN $0x40
+
+loop17:
+	VMOVUPS      (R8), Y4
+	VBROADCASTSS (R11), Y5
+	VFMADD231PS  Y4, Y5, Y0
+	VBROADCASTSS (R11)(DX*1), Y6
+	VFMADD231PS  Y4, Y6, Y1
+	VBROADCASTSS (R11)(DX*2), Y7
+	VFMADD231PS  Y4, Y7, Y2
+	VBROADCASTSS (R12), Y8
+	VFMADD231PS  Y4, Y8, Y3
+	VMOVUPS      32(R8), Y4
+	VBROADCASTSS 4(R11), Y5
+	VFMADD231PS  Y4, Y5, Y0
+	VBROADCASTSS 4(R11)(DX*1), Y6
+	VFMADD231PS  Y4, Y6, Y1
+	VBROADCASTSS 4(R11)(DX*2), Y7
+	VFMADD231PS  Y4, Y7, Y2
+	VBROADCASTSS 4(R12), Y8
+	VFMADD231PS  Y4, Y8, Y3
+	VMOVUPS      64(R8), Y4
+	VBROADCASTSS 8(R11), Y5
+	VFMADD231PS  Y4, Y5, Y0
+	VBROADCASTSS 8(R11)(DX*1), Y6
+	VFMADD231PS  Y4, Y6, Y1
+	VBROADCASTSS 8(R11)(DX*2), Y7
+	VFMADD231PS  Y4, Y7, Y2
+	VBROADCASTSS 8(R12), Y8
+	VFMADD231PS  Y4, Y8, Y3
+	VMOVUPS      96(R8), Y4
+	VBROADCASTSS 12(R11), Y5
+	VFMADD231PS  Y4, Y5, Y0
+	VBROADCASTSS 12(R11)(DX*1), Y6
+	VFMADD231PS  Y4, Y6, Y1
+	VBROADCASTSS 12(R11)(DX*2), Y7
+	VFMADD231PS  Y4, Y7, Y2
+	VBROADCASTSS 12(R12), Y8
+	VFMADD231PS  Y4, Y8, Y3
+	ADDQ         $0x00000080, R8
+	ADDQ         $0x10, R11
+	ADDQ         $0x10, R12
+	DECQ         R10
+	JNZ          loop17
+
+done18:
+	TESTQ   R13, R13
+	JZ      done20
+	PCALIGN $0x40
+
+loop19:
+	VMOVUPS      (R8), Y4
+	VBROADCASTSS (R11), Y5
+	VFMADD231PS  Y4, Y5, Y0
+	VBROADCASTSS (R11)(DX*1), Y6
+	VFMADD231PS  Y4, Y6, Y1
+	VBROADCASTSS (R11)(DX*2), Y7
+	VFMADD231PS  Y4, Y7, Y2
+	VBROADCASTSS (R12), Y8
+	VFMADD231PS  Y4, Y8, Y3
+	ADDQ         $0x20, R8
+	ADDQ         $0x04, R11
+	ADDQ         $0x04, R12
+	DECQ         R13
+	JNZ          loop19
+
+done20:
+	TESTQ R9, R9
+	JZ    done16
+	MOVQ  24(SP), R10
+	ADDQ  R10, R11
+	ADDQ  R10, R12
+	JMP   strip15
+
+done16:
+	VADDPS  (BX), Y0, Y0
+	VMOVUPS Y0, (BX)
+	VADDPS  32(BX), Y1, Y1
+	VMOVUPS Y1, 32(BX)
+	VADDPS  64(BX), Y2, Y2
+	VMOVUPS Y2, 64(BX)
+	VADDPS  96(BX), Y3, Y3
+	VMOVUPS Y3, 96(BX)
+	ADDQ    $0x00000080, BX
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	DECQ    DI
+	JNZ     loop13
+
+done14:
+	ADDQ AX, (SP)
+	ADDQ CX, 8(SP)
+	SUBQ $0x01, 16(SP)
+	JMP  panels11
+
+done12:
+	VZEROUPPER
+	RET
+
+// func packRowsAVX2(dst *float32, src *float32, off *int, n int, d int, step int) (finite bool)
+// Requires: AVX, FMA3
+TEXT ·packRowsAVX2(SB), $0-49
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	MOVQ   dst+0(FP), AX
+	MOVQ   d+32(FP), CX
+	MOVQ   step+40(FP), DX
+	SHLQ   $0x02, DX
+	MOVQ   src+8(FP), BX
+
+whole1:
+	CMPQ    CX, $0x08
+	JL      tail2
+	MOVQ    n+24(FP), R8
+	MOVQ    off+16(FP), SI
+	MOVQ    AX, DI
+	MOVQ    R8, R10
+	ANDQ    $0x01, R10
+	SHRQ    $0x01, R8
+	TESTQ   R8, R8
+	JZ      done5
+	PCALIGN $0x40
+
+loop4:
+	MOVQ        (SI), R9
+	VMOVUPS     (BX)(R9*4), Y15
+	VFMADD231PS Y0, Y15, Y1
+	VMOVUPS     Y15, (DI)
+	ADDQ        $0x20, DI
+	ADDQ        $0x08, SI
+	MOVQ        (SI), R9
+	VMOVUPS     (BX)(R9*4), Y14
+	VFMADD231PS Y0, Y14, Y2
+	VMOVUPS     Y14, (DI)
+	ADDQ        $0x20, DI
+	ADDQ        $0x08, SI
+	DECQ        R8
+	JNZ         loop4
+
+done5:
+	TESTQ   R10, R10
+	JZ      done7
+	PCALIGN $0x40
+
+loop6:
+	MOVQ        (SI), R9
+	VMOVUPS     (BX)(R9*4), Y15
+	VFMADD231PS Y0, Y15, Y1
+	VMOVUPS     Y15, (DI)
+	ADDQ        $0x20, DI
+	ADDQ        $0x08, SI
+	DECQ        R10
+	JNZ         loop6
+
+done7:
+	ADDQ $0x20, BX
+	ADDQ DX, AX
+	SUBQ $0x08, CX
+	JMP  whole1
+
+tail2:
+	TESTQ   CX, CX
+	JZ      done3
+	LEAQ    tailMask<>+0(SB), DX
+	SHLQ    $0x02, CX
+	SUBQ    CX, DX
+	VMOVUPS 32(DX), Y11
+	MOVQ    n+24(FP), DX
+	MOVQ    off+16(FP), CX
+	MOVQ    DX, DI
+	ANDQ    $0x01, DI
+	SHRQ    $0x01, DX
+	TESTQ   DX, DX
+	JZ      done9
+	PCALIGN $0x40
+
+loop8:
+	MOVQ        (CX), SI
+	VMASKMOVPS  (BX)(SI*4), Y11, Y15
+	VFMADD231PS Y0, Y15, Y1
+	VMOVUPS     Y15, (AX)
+	ADDQ        $0x20, AX
+	ADDQ        $0x08, CX
+	MOVQ        (CX), SI
+	VMASKMOVPS  (BX)(SI*4), Y11, Y14
+	VFMADD231PS Y0, Y14, Y2
+	VMOVUPS     Y14, (AX)
+	ADDQ        $0x20, AX
+	ADDQ        $0x08, CX
+	DECQ        DX
+	JNZ         loop8
+
+done9:
+	TESTQ   DI, DI
+	JZ      done11
+	PCALIGN $0x40
+
+loop10:
+	MOVQ        (CX), SI
+	VMASKMOVPS  (BX)(SI*4), Y11, Y15
+	VFMADD231PS Y0, Y15, Y1
+	VMOVUPS     Y15, (AX)
+	ADDQ        $0x20, AX
+	ADDQ        $0x08, CX
+	DECQ        DI
+	JNZ         loop10
+
+done11:
+done3:
+	VADDPS    Y2, Y1, Y1
+	VCMPPS    $0x03, Y1, Y1, Y2
+	VMOVMSKPS Y2, AX
+	TESTL     AX, AX
+	SETEQ     AL
+	MOVB      AL, finite+48(FP)
+	VZEROUPPER
+	RET
+
+DATA tailMask<>+0(SB)/4, $0xffffffff
+DATA tailMask<>+4(SB)/4, $0xffffffff
+DATA tailMask<>+8(SB)/4, $0xffffffff
+DATA tailMask<>+12(SB)/4, $0xffffffff
+DATA tailMask<>+16(SB)/4, $0xffffffff
+DATA tailMask<>+20(SB)/4, $0xffffffff
+DATA tailMask<>+24(SB)/4, $0xffffffff
+DATA tailMask<>+28(SB)/4, $0xffffffff
+DATA tailMask<>+32(SB)/4, $0x00000000
+DATA tailMask<>+36(SB)/4, $0x00000000
+DATA tailMask<>+40(SB)/4, $0x00000000
+DATA tailMask<>+44(SB)/4, $0x00000000
+DATA tailMask<>+48(SB)/4, $0x00000000
+DATA tailMask<>+52(SB)/4, $0x00000000
+DATA tailMask<>+56(SB)/4, $0x00000000
+DATA tailMask<>+60(SB)/4, $0x00000000
+GLOBL tailMask<>(SB), RODATA|NOPTR, $64
+
+// func unpackRowsAVX2(dst *float32, off *int, src *float32, n int, d int, step int, mul float32)
+// Requires: AVX
+TEXT ·unpackRowsAVX2(SB), $0-52
+	VBROADCASTSS mul+48(FP), Y0
+	VXORPS       Y1, Y1, Y1
+	MOVQ         src+16(FP), AX
+	MOVQ         d+32(FP), CX
+	MOVQ         step+40(FP), DX
+	SHLQ         $0x02, DX
+	MOVQ         dst+0(FP), BX
+
+whole1:
+	CMPQ    CX, $0x08
+	JL      tail2
+	MOVQ    n+24(FP), R8
+	MOVQ    off+8(FP), SI
+	MOVQ    AX, DI
+	MOVQ    R8, R10
+	ANDQ    $0x01, R10
+	SHRQ    $0x01, R8
+	TESTQ   R8, R8
+	JZ      done5
+	PCALIGN $0x40
+
+loop4:
+	MOVQ    (SI), R9
+	VMULPS  (DI), Y0, Y15
+	VADDPS  Y1, Y15, Y15
+	VMOVUPS Y15, (BX)(R9*4)
+	ADDQ    $0x20, DI
+	ADDQ    $0x08, SI
+	MOVQ    (SI), R9
+	VMULPS  (DI), Y0, Y14
+	VADDPS  Y1, Y14, Y14
+	VMOVUPS Y14, (BX)(R9*4)
+	ADDQ    $0x20, DI
+	ADDQ    $0x08, SI
+	DECQ    R8
+	JNZ     loop4
+
+done5:
+	TESTQ   R10, R10
+	JZ      done7
+	PCALIGN $0x40
+
+loop6:
+	MOVQ    (SI), R9
+	VMULPS  (DI), Y0, Y15
+	VADDPS  Y1, Y15, Y15
+	VMOVUPS Y15, (BX)(R9*4)
+	ADDQ    $0x20, DI
+	ADDQ    $0x08, SI
+	DECQ    R10
+	JNZ     loop6
+
+done7:
+	ADDQ $0x20, BX
+	ADDQ DX, AX
+	SUBQ $0x08, CX
+	JMP  whole1
+
+tail2:
+	TESTQ   CX, CX
+	JZ      done3
+	LEAQ    tailMask<>+0(SB), DX
+	SHLQ    $0x02, CX
+	SUBQ    CX, DX
+	VMOVUPS 32(DX), Y11
+	MOVQ    n+24(FP), DX
+	MOVQ    off+8(FP), CX
+	MOVQ    DX, DI
+	ANDQ    $0x01, DI
+	SHRQ    $0x01, DX
+	TESTQ   DX, DX
+	JZ      done9
+	PCALIGN $0x40
+
+loop8:
+	MOVQ       (CX), SI
+	VMULPS     (AX), Y0, Y15
+	VADDPS     Y1, Y15, Y15
+	VMASKMOVPS Y15, Y11, (BX)(SI*4)
+	ADDQ       $0x20, AX
+	ADDQ       $0x08, CX
+	MOVQ       (CX), SI
+	VMULPS     (AX), Y0, Y14
+	VADDPS     Y1, Y14, Y14
+	VMASKMOVPS Y14, Y11, (BX)(SI*4)
+	ADDQ       $0x20, AX
+	ADDQ       $0x08, CX
+	DECQ       DX
+	JNZ        loop8
+
+done9:
+	TESTQ   DI, DI
+	JZ      done11
+	PCALIGN $0x40
+
+loop10:
+	MOVQ       (CX), SI
+	VMULPS     (AX), Y0, Y15
+	VADDPS     Y1, Y15, Y15
+	VMASKMOVPS Y15, Y11, (BX)(SI*4)
+	ADDQ       $0x20, AX
+	ADDQ       $0x08, CX
+	DECQ       DI
+	JNZ        loop10
+
+done11:
+done3:
 	VZEROUPPER
 	RET
 
@@ -5002,19 +6431,19 @@ column1:
 	VSCALEFPS.Z  Z25, Z20, K1, Z20
 	VMOVUPS      Z20, (SI)(R12*1)
 	VPXORD       Z1, Z1, Z1
-	LEAQ         (AX)(R12*1), R9
-	MOVQ         DI, R11
-	SUBQ         $0x04, R11
+	LEAQ         (AX)(R12*1), R10
+	MOVQ         DI, R9
+	SUBQ         $0x04, R9
 	JL           done3
 	PCALIGN      $0x40
 
 rows2:
-	LEAQ         (R9)(R8*2), R10
-	ADDQ         R8, R10
-	VADDPS       (R9), Z0, Z16
-	VADDPS       (R9)(R8*1), Z0, Z17
-	VADDPS       (R9)(R8*2), Z0, Z18
-	VADDPS       (R10), Z0, Z19
+	LEAQ         (R10)(R8*2), R11
+	ADDQ         R8, R11
+	VADDPS       (R10), Z0, Z16
+	VADDPS       (R10)(R8*1), Z0, Z17
+	VADDPS       (R10)(R8*2), Z0, Z18
+	VADDPS       (R11), Z0, Z19
 	VBROADCASTSS unit+56(FP), Z24
 	VMULPS       Z24, Z16, Z16
 	VMULPS       Z24, Z17, Z17
@@ -5072,28 +6501,28 @@ rows2:
 	VSCALEFPS.Z  Z26, Z21, K2, Z21
 	VSCALEFPS.Z  Z27, Z22, K3, Z22
 	VSCALEFPS.Z  Z28, Z23, K4, Z23
-	VMOVUPS      Z20, (R9)
+	VMOVUPS      Z20, (R10)
 	VADDPS       Z20, Z1, Z1
-	VMOVUPS      Z21, (R9)(R8*1)
+	VMOVUPS      Z21, (R10)(R8*1)
 	VADDPS       Z21, Z1, Z1
-	VMOVUPS      Z22, (R9)(R8*2)
+	VMOVUPS      Z22, (R10)(R8*2)
 	VADDPS       Z22, Z1, Z1
-	VMOVUPS      Z23, (R10)
+	VMOVUPS      Z23, (R11)
 	VADDPS       Z23, Z1, Z1
-	LEAQ         (R10), R9
-	ADDQ         R8, R9
-	SUBQ         $0x04, R11
+	LEAQ         (R11), R10
+	ADDQ         R8, R10
+	SUBQ         $0x04, R9
 	JGE          rows2
 
 done3:
-	ADDQ    $0x04, R11
-	SUBQ    $0x02, R11
+	ADDQ    $0x04, R9
+	SUBQ    $0x02, R9
 	JL      done5
 	PCALIGN $0x40
 
 rows4:
-	VADDPS       (R9), Z0, Z16
-	VADDPS       (R9)(R8*1), Z0, Z17
+	VADDPS       (R10), Z0, Z16
+	VADDPS       (R10)(R8*1), Z0, Z17
 	VBROADCASTSS unit+56(FP), Z24
 	VMULPS       Z24, Z16, Z16
 	VMULPS       Z24, Z17, Z17
@@ -5127,22 +6556,22 @@ rows4:
 	VFMADD213PS  Z24, Z17, Z21
 	VSCALEFPS.Z  Z25, Z20, K1, Z20
 	VSCALEFPS.Z  Z26, Z21, K2, Z21
-	VMOVUPS      Z20, (R9)
+	VMOVUPS      Z20, (R10)
 	VADDPS       Z20, Z1, Z1
-	VMOVUPS      Z21, (R9)(R8*1)
+	VMOVUPS      Z21, (R10)(R8*1)
 	VADDPS       Z21, Z1, Z1
-	LEAQ         (R9)(R8*2), R9
-	SUBQ         $0x02, R11
+	LEAQ         (R10)(R8*2), R10
+	SUBQ         $0x02, R9
 	JGE          rows4
 
 done5:
-	ADDQ    $0x02, R11
-	SUBQ    $0x01, R11
+	ADDQ    $0x02, R9
+	SUBQ    $0x01, R9
 	JL      done7
 	PCALIGN $0x40
 
 rows6:
-	VADDPS       (R9), Z0, Z16
+	VADDPS       (R10), Z0, Z16
 	VBROADCASTSS unit+56(FP), Z24
 	VMULPS       Z24, Z16, Z16
 	VMOVUPS      wordc2fc0000<>+0(SB), Z24
@@ -5164,14 +6593,14 @@ rows6:
 	VMOVUPS      word3f800000<>+0(SB), Z24
 	VFMADD213PS  Z24, Z16, Z20
 	VSCALEFPS.Z  Z25, Z20, K1, Z20
-	VMOVUPS      Z20, (R9)
+	VMOVUPS      Z20, (R10)
 	VADDPS       Z20, Z1, Z1
-	LEAQ         (R9)(R8*1), R9
-	SUBQ         $0x01, R11
+	LEAQ         (R10)(R8*1), R10
+	SUBQ         $0x01, R9
 	JGE          rows6
 
 done7:
-	ADDQ        $0x01, R11
+	ADDQ        $0x01, R9
 	VMOVUPS     (BX)(R12*1), Z16
 	VFMADD132PS (SI)(R12*1), Z1, Z16
 	VMOVUPS     Z16, (BX)(R12*1)
@@ -5461,21 +6890,21 @@ TEXT ·softcapAVX512(SB), $0-40
 	XORQ R9, R9
 
 column1:
-	LEAQ    (AX)(R9*1), SI
-	MOVQ    DX, R8
+	LEAQ    (AX)(R9*1), DI
+	MOVQ    DX, SI
 	VMOVUPS (CX)(R9*1), Z13
-	SUBQ    $0x03, R8
+	SUBQ    $0x03, SI
 	JL      done3
 	PCALIGN $0x40
 
 rows2:
-	LEAQ         (SI)(BX*2), DI
-	ADDQ         BX, DI
+	LEAQ         (DI)(BX*2), R8
+	ADDQ         BX, R8
 	VBROADCASTSS mul+32(FP), Z6
 	VMOVUPS      word7fffffff<>+0(SB), Z14
-	VMULPS       (SI), Z6, Z10
-	VMULPS       (SI)(BX*1), Z6, Z11
-	VMULPS       (SI)(BX*2), Z6, Z12
+	VMULPS       (DI), Z6, Z10
+	VMULPS       (DI)(BX*1), Z6, Z11
+	VMULPS       (DI)(BX*2), Z6, Z12
 	VANDPS       Z14, Z10, Z10
 	VANDPS       Z14, Z11, Z11
 	VANDPS       Z14, Z12, Z12
@@ -5575,35 +7004,35 @@ rows2:
 	VADDPS       Z12, Z2, Z2
 	VMOVUPS      word80000000<>+0(SB), Z7
 	VBROADCASTSS softcap+36(FP), Z6
-	VANDPS       (SI), Z7, Z3
+	VANDPS       (DI), Z7, Z3
 	VORPS        Z3, Z0, Z0
 	VMULPS       Z6, Z0, Z0
-	VMOVUPS      Z0, (SI)
+	VMOVUPS      Z0, (DI)
 	VMAXPS       Z13, Z0, Z13
-	VANDPS       (SI)(BX*1), Z7, Z4
+	VANDPS       (DI)(BX*1), Z7, Z4
 	VORPS        Z4, Z1, Z1
 	VMULPS       Z6, Z1, Z1
-	VMOVUPS      Z1, (SI)(BX*1)
+	VMOVUPS      Z1, (DI)(BX*1)
 	VMAXPS       Z13, Z1, Z13
-	VANDPS       (SI)(BX*2), Z7, Z5
+	VANDPS       (DI)(BX*2), Z7, Z5
 	VORPS        Z5, Z2, Z2
 	VMULPS       Z6, Z2, Z2
-	VMOVUPS      Z2, (SI)(BX*2)
+	VMOVUPS      Z2, (DI)(BX*2)
 	VMAXPS       Z13, Z2, Z13
-	MOVQ         DI, SI
-	SUBQ         $0x03, R8
+	MOVQ         R8, DI
+	SUBQ         $0x03, SI
 	JGE          rows2
 
 done3:
-	ADDQ    $0x03, R8
-	SUBQ    $0x01, R8
+	ADDQ    $0x03, SI
+	SUBQ    $0x01, SI
 	JL      done5
 	PCALIGN $0x40
 
 rows4:
 	VBROADCASTSS mul+32(FP), Z6
 	VMOVUPS      word7fffffff<>+0(SB), Z14
-	VMULPS       (SI), Z6, Z10
+	VMULPS       (DI), Z6, Z10
 	VANDPS       Z14, Z10, Z10
 	VMOVUPS      wordc038aa3b<>+0(SB), Z6
 	VMULPS       Z6, Z10, Z0
@@ -5645,17 +7074,17 @@ rows4:
 	VADDPS       Z10, Z0, Z0
 	VMOVUPS      word80000000<>+0(SB), Z7
 	VBROADCASTSS softcap+36(FP), Z6
-	VANDPS       (SI), Z7, Z3
+	VANDPS       (DI), Z7, Z3
 	VORPS        Z3, Z0, Z0
 	VMULPS       Z6, Z0, Z0
-	VMOVUPS      Z0, (SI)
+	VMOVUPS      Z0, (DI)
 	VMAXPS       Z13, Z0, Z13
-	LEAQ         (SI)(BX*1), SI
-	SUBQ         $0x01, R8
+	LEAQ         (DI)(BX*1), DI
+	SUBQ         $0x01, SI
 	JGE          rows4
 
 done5:
-	ADDQ    $0x01, R8
+	ADDQ    $0x01, SI
 	VMOVUPS Z13, (CX)(R9*1)
 	ADDQ    $0x40, R9
 	CMPQ    R9, BX
@@ -5814,9 +7243,9 @@ TEXT ·maskAVX512(SB), $0-40
 
 column1:
 	LEAQ    (AX)(DI*1), R8
+	VMOVUPS (CX)(DI*1), Z1
 	LEAQ    (DX)(DI*1), R9
 	MOVQ    BX, R10
-	VMOVUPS (CX)(DI*1), Z1
 
 word2:
 	TESTQ   R10, R10
@@ -6112,6 +7541,1509 @@ done2:
 	VZEROUPPER
 	RET
 
+// func gradientAVX512(s *float32, dp *float32, keep *float32, hi *float32, lo *float32, delta *float32, n int, w int, unit float32, rest float32)
+// Requires: AVX, AVX512F
+TEXT ·gradientAVX512(SB), $192-72
+	MOVQ         w+56(FP), AX
+	SHLQ         $0x02, AX
+	VBROADCASTSS unit+64(FP), Z28
+	VMOVUPS      wordc31e0000<>+0(SB), Z20
+	VDIVPS       Z28, Z20, Z20
+	VMOVUPS      Z20, (SP)
+	VMOVUPS      word42be0000<>+0(SB), Z20
+	VDIVPS       Z28, Z20, Z20
+	VMOVUPS      Z20, 64(SP)
+	VBROADCASTSS rest+68(FP), Z20
+	VMOVUPS      Z20, 128(SP)
+	XORQ         R10, R10
+
+column1:
+	MOVQ    R10, CX
+	ADDQ    hi+24(FP), CX
+	VMOVUPS (CX), Z25
+	MOVQ    R10, CX
+	ADDQ    lo+32(FP), CX
+	VMOVUPS (CX), Z26
+	MOVQ    R10, CX
+	ADDQ    delta+40(FP), CX
+	VMOVUPS (CX), Z27
+	MOVQ    R10, DX
+	ADDQ    s+0(FP), DX
+	MOVQ    R10, SI
+	ADDQ    dp+8(FP), SI
+	MOVQ    R10, R8
+	ADDQ    keep+16(FP), R8
+	MOVQ    n+48(FP), CX
+	CMPQ    keep+16(FP), $0x00
+	JEQ     without2
+	SUBQ    $0x04, CX
+	JL      done5
+	PCALIGN $0x40
+
+rows4:
+	LEAQ        (DX)(AX*2), BX
+	ADDQ        AX, BX
+	LEAQ        (SI)(AX*2), DI
+	ADDQ        AX, DI
+	LEAQ        (R8)(AX*2), R9
+	ADDQ        AX, R9
+	VMOVUPS     (DX), Z12
+	VSUBPS      Z25, Z12, Z12
+	VSUBPS      Z26, Z12, Z12
+	VMOVUPS     (DX)(AX*1), Z13
+	VSUBPS      Z25, Z13, Z13
+	VSUBPS      Z26, Z13, Z13
+	VMOVUPS     (DX)(AX*2), Z14
+	VSUBPS      Z25, Z14, Z14
+	VSUBPS      Z26, Z14, Z14
+	VMOVUPS     (BX), Z15
+	VSUBPS      Z25, Z15, Z15
+	VSUBPS      Z26, Z15, Z15
+	VMOVUPS     (SP), Z20
+	VMAXPS      Z12, Z20, Z12
+	VMAXPS      Z13, Z20, Z13
+	VMAXPS      Z14, Z20, Z14
+	VMAXPS      Z15, Z20, Z15
+	VMOVUPS     64(SP), Z20
+	VMINPS      Z12, Z20, Z12
+	VMINPS      Z13, Z20, Z13
+	VMINPS      Z14, Z20, Z14
+	VMINPS      Z15, Z20, Z15
+	VMOVUPS     wordc31e0000<>+0(SB), Z20
+	VMULPS      Z12, Z28, Z16
+	VRNDSCALEPS $0x00, Z16, Z21
+	VCMPPS      $0x06, Z20, Z21, K1
+	VMOVAPS     Z21, Z16
+	VFMSUB231PS Z12, Z28, Z16
+	VFMADD132PS 128(SP), Z16, Z12
+	VADDPS      word42000000<>+0(SB), Z21, Z21
+	VMULPS      Z13, Z28, Z17
+	VRNDSCALEPS $0x00, Z17, Z22
+	VCMPPS      $0x06, Z20, Z22, K2
+	VMOVAPS     Z22, Z17
+	VFMSUB231PS Z13, Z28, Z17
+	VFMADD132PS 128(SP), Z17, Z13
+	VADDPS      word42000000<>+0(SB), Z22, Z22
+	VMULPS      Z14, Z28, Z18
+	VRNDSCALEPS $0x00, Z18, Z23
+	VCMPPS      $0x06, Z20, Z23, K3
+	VMOVAPS     Z23, Z18
+	VFMSUB231PS Z14, Z28, Z18
+	VFMADD132PS 128(SP), Z18, Z14
+	VADDPS      word42000000<>+0(SB), Z23, Z23
+	VMULPS      Z15, Z28, Z19
+	VRNDSCALEPS $0x00, Z19, Z24
+	VCMPPS      $0x06, Z20, Z24, K4
+	VMOVAPS     Z24, Z19
+	VFMSUB231PS Z15, Z28, Z19
+	VFMADD132PS 128(SP), Z19, Z15
+	VADDPS      word42000000<>+0(SB), Z24, Z24
+	VMOVUPS     word39261c3b<>+0(SB), Z20
+	VMOVAPS     Z20, Z16
+	VMOVAPS     Z20, Z17
+	VMOVAPS     Z20, Z18
+	VMOVAPS     Z20, Z19
+	VMOVUPS     word3aafdf59<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VFMADD213PS Z20, Z14, Z18
+	VFMADD213PS Z20, Z15, Z19
+	VMOVUPS     word3c1d90ea<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VFMADD213PS Z20, Z14, Z18
+	VFMADD213PS Z20, Z15, Z19
+	VMOVUPS     word3d6356d4<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VFMADD213PS Z20, Z14, Z18
+	VFMADD213PS Z20, Z15, Z19
+	VMOVUPS     word3e75fdf3<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VFMADD213PS Z20, Z14, Z18
+	VFMADD213PS Z20, Z15, Z19
+	VMOVUPS     word3f317219<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VFMADD213PS Z20, Z14, Z18
+	VFMADD213PS Z20, Z15, Z19
+	VMOVUPS     word3f800000<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VFMADD213PS Z20, Z14, Z18
+	VFMADD213PS Z20, Z15, Z19
+	VSCALEFPS.Z Z21, Z16, K1, Z16
+	VSCALEFPS.Z Z22, Z17, K2, Z17
+	VSCALEFPS.Z Z23, Z18, K3, Z18
+	VSCALEFPS.Z Z24, Z19, K4, Z19
+	VMOVUPS     (SI), Z20
+	VMOVUPS     (R8), Z12
+	VFMSUB213PS Z27, Z12, Z20
+	VMULPS      Z16, Z12, Z12
+	VMOVUPS     Z12, (DX)
+	VMULPS      Z16, Z20, Z20
+	VMOVUPS     Z20, (SI)
+	VMOVUPS     (SI)(AX*1), Z20
+	VMOVUPS     (R8)(AX*1), Z13
+	VFMSUB213PS Z27, Z13, Z20
+	VMULPS      Z17, Z13, Z13
+	VMOVUPS     Z13, (DX)(AX*1)
+	VMULPS      Z17, Z20, Z20
+	VMOVUPS     Z20, (SI)(AX*1)
+	VMOVUPS     (SI)(AX*2), Z20
+	VMOVUPS     (R8)(AX*2), Z14
+	VFMSUB213PS Z27, Z14, Z20
+	VMULPS      Z18, Z14, Z14
+	VMOVUPS     Z14, (DX)(AX*2)
+	VMULPS      Z18, Z20, Z20
+	VMOVUPS     Z20, (SI)(AX*2)
+	VMOVUPS     (DI), Z20
+	VMOVUPS     (R9), Z15
+	VFMSUB213PS Z27, Z15, Z20
+	VMULPS      Z19, Z15, Z15
+	VMOVUPS     Z15, (BX)
+	VMULPS      Z19, Z20, Z20
+	VMOVUPS     Z20, (DI)
+	LEAQ        (BX), DX
+	ADDQ        AX, DX
+	LEAQ        (DI), SI
+	ADDQ        AX, SI
+	LEAQ        (R9), R8
+	ADDQ        AX, R8
+	SUBQ        $0x04, CX
+	JGE         rows4
+
+done5:
+	ADDQ    $0x04, CX
+	SUBQ    $0x02, CX
+	JL      done7
+	PCALIGN $0x40
+
+rows6:
+	VMOVUPS     (DX), Z12
+	VSUBPS      Z25, Z12, Z12
+	VSUBPS      Z26, Z12, Z12
+	VMOVUPS     (DX)(AX*1), Z13
+	VSUBPS      Z25, Z13, Z13
+	VSUBPS      Z26, Z13, Z13
+	VMOVUPS     (SP), Z20
+	VMAXPS      Z12, Z20, Z12
+	VMAXPS      Z13, Z20, Z13
+	VMOVUPS     64(SP), Z20
+	VMINPS      Z12, Z20, Z12
+	VMINPS      Z13, Z20, Z13
+	VMOVUPS     wordc31e0000<>+0(SB), Z20
+	VMULPS      Z12, Z28, Z16
+	VRNDSCALEPS $0x00, Z16, Z21
+	VCMPPS      $0x06, Z20, Z21, K1
+	VMOVAPS     Z21, Z16
+	VFMSUB231PS Z12, Z28, Z16
+	VFMADD132PS 128(SP), Z16, Z12
+	VADDPS      word42000000<>+0(SB), Z21, Z21
+	VMULPS      Z13, Z28, Z17
+	VRNDSCALEPS $0x00, Z17, Z22
+	VCMPPS      $0x06, Z20, Z22, K2
+	VMOVAPS     Z22, Z17
+	VFMSUB231PS Z13, Z28, Z17
+	VFMADD132PS 128(SP), Z17, Z13
+	VADDPS      word42000000<>+0(SB), Z22, Z22
+	VMOVUPS     word39261c3b<>+0(SB), Z20
+	VMOVAPS     Z20, Z16
+	VMOVAPS     Z20, Z17
+	VMOVUPS     word3aafdf59<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VMOVUPS     word3c1d90ea<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VMOVUPS     word3d6356d4<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VMOVUPS     word3e75fdf3<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VMOVUPS     word3f317219<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VMOVUPS     word3f800000<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VSCALEFPS.Z Z21, Z16, K1, Z16
+	VSCALEFPS.Z Z22, Z17, K2, Z17
+	VMOVUPS     (SI), Z20
+	VMOVUPS     (R8), Z12
+	VFMSUB213PS Z27, Z12, Z20
+	VMULPS      Z16, Z12, Z12
+	VMOVUPS     Z12, (DX)
+	VMULPS      Z16, Z20, Z20
+	VMOVUPS     Z20, (SI)
+	VMOVUPS     (SI)(AX*1), Z20
+	VMOVUPS     (R8)(AX*1), Z13
+	VFMSUB213PS Z27, Z13, Z20
+	VMULPS      Z17, Z13, Z13
+	VMOVUPS     Z13, (DX)(AX*1)
+	VMULPS      Z17, Z20, Z20
+	VMOVUPS     Z20, (SI)(AX*1)
+	LEAQ        (DX)(AX*2), DX
+	LEAQ        (SI)(AX*2), SI
+	LEAQ        (R8)(AX*2), R8
+	SUBQ        $0x02, CX
+	JGE         rows6
+
+done7:
+	ADDQ    $0x02, CX
+	SUBQ    $0x01, CX
+	JL      done9
+	PCALIGN $0x40
+
+rows8:
+	VMOVUPS     (DX), Z12
+	VSUBPS      Z25, Z12, Z12
+	VSUBPS      Z26, Z12, Z12
+	VMOVUPS     (SP), Z20
+	VMAXPS      Z12, Z20, Z12
+	VMOVUPS     64(SP), Z20
+	VMINPS      Z12, Z20, Z12
+	VMOVUPS     wordc31e0000<>+0(SB), Z20
+	VMULPS      Z12, Z28, Z16
+	VRNDSCALEPS $0x00, Z16, Z21
+	VCMPPS      $0x06, Z20, Z21, K1
+	VMOVAPS     Z21, Z16
+	VFMSUB231PS Z12, Z28, Z16
+	VFMADD132PS 128(SP), Z16, Z12
+	VADDPS      word42000000<>+0(SB), Z21, Z21
+	VMOVUPS     word39261c3b<>+0(SB), Z20
+	VMOVAPS     Z20, Z16
+	VMOVUPS     word3aafdf59<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VMOVUPS     word3c1d90ea<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VMOVUPS     word3d6356d4<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VMOVUPS     word3e75fdf3<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VMOVUPS     word3f317219<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VMOVUPS     word3f800000<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VSCALEFPS.Z Z21, Z16, K1, Z16
+	VMOVUPS     (SI), Z20
+	VMOVUPS     (R8), Z12
+	VFMSUB213PS Z27, Z12, Z20
+	VMULPS      Z16, Z12, Z12
+	VMOVUPS     Z12, (DX)
+	VMULPS      Z16, Z20, Z20
+	VMOVUPS     Z20, (SI)
+	LEAQ        (DX)(AX*1), DX
+	LEAQ        (SI)(AX*1), SI
+	LEAQ        (R8)(AX*1), R8
+	SUBQ        $0x01, CX
+	JGE         rows8
+
+done9:
+	ADDQ $0x01, CX
+	JMP  done3
+
+without2:
+	SUBQ    $0x04, CX
+	JL      done11
+	PCALIGN $0x40
+
+rows10:
+	LEAQ        (DX)(AX*2), BX
+	ADDQ        AX, BX
+	LEAQ        (SI)(AX*2), DI
+	ADDQ        AX, DI
+	VMOVUPS     (DX), Z12
+	VSUBPS      Z25, Z12, Z12
+	VSUBPS      Z26, Z12, Z12
+	VMOVUPS     (DX)(AX*1), Z13
+	VSUBPS      Z25, Z13, Z13
+	VSUBPS      Z26, Z13, Z13
+	VMOVUPS     (DX)(AX*2), Z14
+	VSUBPS      Z25, Z14, Z14
+	VSUBPS      Z26, Z14, Z14
+	VMOVUPS     (BX), Z15
+	VSUBPS      Z25, Z15, Z15
+	VSUBPS      Z26, Z15, Z15
+	VMOVUPS     (SP), Z20
+	VMAXPS      Z12, Z20, Z12
+	VMAXPS      Z13, Z20, Z13
+	VMAXPS      Z14, Z20, Z14
+	VMAXPS      Z15, Z20, Z15
+	VMOVUPS     64(SP), Z20
+	VMINPS      Z12, Z20, Z12
+	VMINPS      Z13, Z20, Z13
+	VMINPS      Z14, Z20, Z14
+	VMINPS      Z15, Z20, Z15
+	VMOVUPS     wordc31e0000<>+0(SB), Z20
+	VMULPS      Z12, Z28, Z16
+	VRNDSCALEPS $0x00, Z16, Z21
+	VCMPPS      $0x06, Z20, Z21, K1
+	VMOVAPS     Z21, Z16
+	VFMSUB231PS Z12, Z28, Z16
+	VFMADD132PS 128(SP), Z16, Z12
+	VADDPS      word42000000<>+0(SB), Z21, Z21
+	VMULPS      Z13, Z28, Z17
+	VRNDSCALEPS $0x00, Z17, Z22
+	VCMPPS      $0x06, Z20, Z22, K2
+	VMOVAPS     Z22, Z17
+	VFMSUB231PS Z13, Z28, Z17
+	VFMADD132PS 128(SP), Z17, Z13
+	VADDPS      word42000000<>+0(SB), Z22, Z22
+	VMULPS      Z14, Z28, Z18
+	VRNDSCALEPS $0x00, Z18, Z23
+	VCMPPS      $0x06, Z20, Z23, K3
+	VMOVAPS     Z23, Z18
+	VFMSUB231PS Z14, Z28, Z18
+	VFMADD132PS 128(SP), Z18, Z14
+	VADDPS      word42000000<>+0(SB), Z23, Z23
+	VMULPS      Z15, Z28, Z19
+	VRNDSCALEPS $0x00, Z19, Z24
+	VCMPPS      $0x06, Z20, Z24, K4
+	VMOVAPS     Z24, Z19
+	VFMSUB231PS Z15, Z28, Z19
+	VFMADD132PS 128(SP), Z19, Z15
+	VADDPS      word42000000<>+0(SB), Z24, Z24
+	VMOVUPS     word39261c3b<>+0(SB), Z20
+	VMOVAPS     Z20, Z16
+	VMOVAPS     Z20, Z17
+	VMOVAPS     Z20, Z18
+	VMOVAPS     Z20, Z19
+	VMOVUPS     word3aafdf59<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VFMADD213PS Z20, Z14, Z18
+	VFMADD213PS Z20, Z15, Z19
+	VMOVUPS     word3c1d90ea<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VFMADD213PS Z20, Z14, Z18
+	VFMADD213PS Z20, Z15, Z19
+	VMOVUPS     word3d6356d4<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VFMADD213PS Z20, Z14, Z18
+	VFMADD213PS Z20, Z15, Z19
+	VMOVUPS     word3e75fdf3<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VFMADD213PS Z20, Z14, Z18
+	VFMADD213PS Z20, Z15, Z19
+	VMOVUPS     word3f317219<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VFMADD213PS Z20, Z14, Z18
+	VFMADD213PS Z20, Z15, Z19
+	VMOVUPS     word3f800000<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VFMADD213PS Z20, Z14, Z18
+	VFMADD213PS Z20, Z15, Z19
+	VSCALEFPS.Z Z21, Z16, K1, Z16
+	VSCALEFPS.Z Z22, Z17, K2, Z17
+	VSCALEFPS.Z Z23, Z18, K3, Z18
+	VSCALEFPS.Z Z24, Z19, K4, Z19
+	VMOVUPS     (SI), Z20
+	VSUBPS      Z27, Z20, Z20
+	VMOVUPS     Z16, (DX)
+	VMULPS      Z16, Z20, Z20
+	VMOVUPS     Z20, (SI)
+	VMOVUPS     (SI)(AX*1), Z20
+	VSUBPS      Z27, Z20, Z20
+	VMOVUPS     Z17, (DX)(AX*1)
+	VMULPS      Z17, Z20, Z20
+	VMOVUPS     Z20, (SI)(AX*1)
+	VMOVUPS     (SI)(AX*2), Z20
+	VSUBPS      Z27, Z20, Z20
+	VMOVUPS     Z18, (DX)(AX*2)
+	VMULPS      Z18, Z20, Z20
+	VMOVUPS     Z20, (SI)(AX*2)
+	VMOVUPS     (DI), Z20
+	VSUBPS      Z27, Z20, Z20
+	VMOVUPS     Z19, (BX)
+	VMULPS      Z19, Z20, Z20
+	VMOVUPS     Z20, (DI)
+	LEAQ        (BX), DX
+	ADDQ        AX, DX
+	LEAQ        (DI), SI
+	ADDQ        AX, SI
+	SUBQ        $0x04, CX
+	JGE         rows10
+
+done11:
+	ADDQ    $0x04, CX
+	SUBQ    $0x02, CX
+	JL      done13
+	PCALIGN $0x40
+
+rows12:
+	VMOVUPS     (DX), Z12
+	VSUBPS      Z25, Z12, Z12
+	VSUBPS      Z26, Z12, Z12
+	VMOVUPS     (DX)(AX*1), Z13
+	VSUBPS      Z25, Z13, Z13
+	VSUBPS      Z26, Z13, Z13
+	VMOVUPS     (SP), Z20
+	VMAXPS      Z12, Z20, Z12
+	VMAXPS      Z13, Z20, Z13
+	VMOVUPS     64(SP), Z20
+	VMINPS      Z12, Z20, Z12
+	VMINPS      Z13, Z20, Z13
+	VMOVUPS     wordc31e0000<>+0(SB), Z20
+	VMULPS      Z12, Z28, Z16
+	VRNDSCALEPS $0x00, Z16, Z21
+	VCMPPS      $0x06, Z20, Z21, K1
+	VMOVAPS     Z21, Z16
+	VFMSUB231PS Z12, Z28, Z16
+	VFMADD132PS 128(SP), Z16, Z12
+	VADDPS      word42000000<>+0(SB), Z21, Z21
+	VMULPS      Z13, Z28, Z17
+	VRNDSCALEPS $0x00, Z17, Z22
+	VCMPPS      $0x06, Z20, Z22, K2
+	VMOVAPS     Z22, Z17
+	VFMSUB231PS Z13, Z28, Z17
+	VFMADD132PS 128(SP), Z17, Z13
+	VADDPS      word42000000<>+0(SB), Z22, Z22
+	VMOVUPS     word39261c3b<>+0(SB), Z20
+	VMOVAPS     Z20, Z16
+	VMOVAPS     Z20, Z17
+	VMOVUPS     word3aafdf59<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VMOVUPS     word3c1d90ea<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VMOVUPS     word3d6356d4<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VMOVUPS     word3e75fdf3<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VMOVUPS     word3f317219<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VMOVUPS     word3f800000<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VFMADD213PS Z20, Z13, Z17
+	VSCALEFPS.Z Z21, Z16, K1, Z16
+	VSCALEFPS.Z Z22, Z17, K2, Z17
+	VMOVUPS     (SI), Z20
+	VSUBPS      Z27, Z20, Z20
+	VMOVUPS     Z16, (DX)
+	VMULPS      Z16, Z20, Z20
+	VMOVUPS     Z20, (SI)
+	VMOVUPS     (SI)(AX*1), Z20
+	VSUBPS      Z27, Z20, Z20
+	VMOVUPS     Z17, (DX)(AX*1)
+	VMULPS      Z17, Z20, Z20
+	VMOVUPS     Z20, (SI)(AX*1)
+	LEAQ        (DX)(AX*2), DX
+	LEAQ        (SI)(AX*2), SI
+	SUBQ        $0x02, CX
+	JGE         rows12
+
+done13:
+	ADDQ    $0x02, CX
+	SUBQ    $0x01, CX
+	JL      done15
+	PCALIGN $0x40
+
+rows14:
+	VMOVUPS     (DX), Z12
+	VSUBPS      Z25, Z12, Z12
+	VSUBPS      Z26, Z12, Z12
+	VMOVUPS     (SP), Z20
+	VMAXPS      Z12, Z20, Z12
+	VMOVUPS     64(SP), Z20
+	VMINPS      Z12, Z20, Z12
+	VMOVUPS     wordc31e0000<>+0(SB), Z20
+	VMULPS      Z12, Z28, Z16
+	VRNDSCALEPS $0x00, Z16, Z21
+	VCMPPS      $0x06, Z20, Z21, K1
+	VMOVAPS     Z21, Z16
+	VFMSUB231PS Z12, Z28, Z16
+	VFMADD132PS 128(SP), Z16, Z12
+	VADDPS      word42000000<>+0(SB), Z21, Z21
+	VMOVUPS     word39261c3b<>+0(SB), Z20
+	VMOVAPS     Z20, Z16
+	VMOVUPS     word3aafdf59<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VMOVUPS     word3c1d90ea<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VMOVUPS     word3d6356d4<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VMOVUPS     word3e75fdf3<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VMOVUPS     word3f317219<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VMOVUPS     word3f800000<>+0(SB), Z20
+	VFMADD213PS Z20, Z12, Z16
+	VSCALEFPS.Z Z21, Z16, K1, Z16
+	VMOVUPS     (SI), Z20
+	VSUBPS      Z27, Z20, Z20
+	VMOVUPS     Z16, (DX)
+	VMULPS      Z16, Z20, Z20
+	VMOVUPS     Z20, (SI)
+	LEAQ        (DX)(AX*1), DX
+	LEAQ        (SI)(AX*1), SI
+	SUBQ        $0x01, CX
+	JGE         rows14
+
+done15:
+	ADDQ $0x01, CX
+
+done3:
+	ADDQ $0x40, R10
+	CMPQ R10, AX
+	JB   column1
+	VZEROUPPER
+	RET
+
+DATA word42000000<>+0(SB)/4, $0x42000000
+DATA word42000000<>+4(SB)/4, $0x42000000
+DATA word42000000<>+8(SB)/4, $0x42000000
+DATA word42000000<>+12(SB)/4, $0x42000000
+DATA word42000000<>+16(SB)/4, $0x42000000
+DATA word42000000<>+20(SB)/4, $0x42000000
+DATA word42000000<>+24(SB)/4, $0x42000000
+DATA word42000000<>+28(SB)/4, $0x42000000
+DATA word42000000<>+32(SB)/4, $0x42000000
+DATA word42000000<>+36(SB)/4, $0x42000000
+DATA word42000000<>+40(SB)/4, $0x42000000
+DATA word42000000<>+44(SB)/4, $0x42000000
+DATA word42000000<>+48(SB)/4, $0x42000000
+DATA word42000000<>+52(SB)/4, $0x42000000
+DATA word42000000<>+56(SB)/4, $0x42000000
+DATA word42000000<>+60(SB)/4, $0x42000000
+GLOBL word42000000<>(SB), RODATA|NOPTR, $64
+
+// func dotAVX512(d *float32, a *float32, b *float32, n int, w int)
+// Requires: AVX, AVX512F
+TEXT ·dotAVX512(SB), $0-40
+	MOVQ d+0(FP), AX
+	MOVQ a+8(FP), CX
+	MOVQ b+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ w+32(FP), SI
+	SHLQ $0x02, SI
+	XORQ DI, DI
+
+column1:
+	LEAQ    (CX)(DI*1), R8
+	LEAQ    (DX)(DI*1), R9
+	MOVQ    BX, R10
+	VPXORD  Z0, Z0, Z0
+	MOVQ    R10, R11
+	ANDQ    $0x03, R11
+	SHRQ    $0x02, R10
+	TESTQ   R10, R10
+	JZ      done3
+	PCALIGN $0x40
+
+loop2:
+	VMOVUPS     (R8), Z1
+	VFMADD231PS (R9), Z1, Z0
+	ADDQ        SI, R8
+	ADDQ        SI, R9
+	VMOVUPS     (R8), Z1
+	VFMADD231PS (R9), Z1, Z0
+	ADDQ        SI, R8
+	ADDQ        SI, R9
+	VMOVUPS     (R8), Z1
+	VFMADD231PS (R9), Z1, Z0
+	ADDQ        SI, R8
+	ADDQ        SI, R9
+	VMOVUPS     (R8), Z1
+	VFMADD231PS (R9), Z1, Z0
+	ADDQ        SI, R8
+	ADDQ        SI, R9
+	DECQ        R10
+	JNZ         loop2
+
+done3:
+	TESTQ   R11, R11
+	JZ      done5
+	PCALIGN $0x40
+
+loop4:
+	VMOVUPS     (R8), Z1
+	VFMADD231PS (R9), Z1, Z0
+	ADDQ        SI, R8
+	ADDQ        SI, R9
+	DECQ        R11
+	JNZ         loop4
+
+done5:
+	VMOVUPS Z0, (AX)(DI*1)
+	ADDQ    $0x40, DI
+	CMPQ    DI, SI
+	JB      column1
+	VZEROUPPER
+	RET
+
+// func hideAVX512(a *float32, b *float32, words *uint32, n int, w int)
+// Requires: AVX, AVX512DQ, AVX512F, CMOV
+TEXT ·hideAVX512(SB), $0-40
+	MOVQ a+0(FP), AX
+	MOVQ b+8(FP), CX
+	MOVQ words+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ w+32(FP), SI
+	SHLQ $0x02, SI
+	XORQ DI, DI
+
+column1:
+	LEAQ (AX)(DI*1), R8
+	LEAQ (CX)(DI*1), R9
+	LEAQ (DX)(DI*1), R10
+	MOVQ BX, R11
+
+word2:
+	TESTQ   R11, R11
+	JZ      done3
+	MOVQ    R11, R12
+	MOVQ    $0x00000020, R13
+	CMPQ    R12, R13
+	CMOVQGT R13, R12
+	SUBQ    R12, R11
+	VMOVUPS (R10), Z0
+	ADDQ    SI, R10
+	TESTQ   R12, R12
+	JZ      done5
+	PCALIGN $0x40
+
+loop4:
+	VPSLLD    $0x1f, Z0, Z1
+	VPSRLD    $0x01, Z0, Z0
+	VPMOVD2M  Z1, K1
+	VMOVUPS.Z (R8), K1, Z2
+	VMOVUPS   Z2, (R8)
+	ADDQ      SI, R8
+	VMOVUPS.Z (R9), K1, Z2
+	VMOVUPS   Z2, (R9)
+	ADDQ      SI, R9
+	DECQ      R12
+	JNZ       loop4
+
+done5:
+	JMP word2
+
+done3:
+	ADDQ $0x40, DI
+	CMPQ DI, SI
+	JB   column1
+	VZEROUPPER
+	RET
+
+// func uncapAVX512(ds *float32, capped *float32, n int, w int, inv float32)
+// Requires: AVX, AVX512F
+TEXT ·uncapAVX512(SB), $0-36
+	MOVQ         ds+0(FP), AX
+	MOVQ         capped+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVQ         w+24(FP), BX
+	SHLQ         $0x02, BX
+	VBROADCASTSS inv+32(FP), Z0
+	VBROADCASTSS word3f800000<>+0(SB), Z1
+	XORQ         SI, SI
+
+column1:
+	LEAQ    (AX)(SI*1), DI
+	LEAQ    (CX)(SI*1), R8
+	MOVQ    DX, R9
+	MOVQ    R9, R10
+	ANDQ    $0x01, R10
+	SHRQ    $0x01, R9
+	TESTQ   R9, R9
+	JZ      done3
+	PCALIGN $0x40
+
+loop2:
+	VMULPS       (R8), Z0, Z2
+	VMOVAPS      Z1, Z3
+	VFNMADD231PS Z2, Z2, Z3
+	VMULPS       (DI), Z3, Z3
+	VMOVUPS      Z3, (DI)
+	ADDQ         BX, DI
+	ADDQ         BX, R8
+	VMULPS       (R8), Z0, Z2
+	VMOVAPS      Z1, Z3
+	VFNMADD231PS Z2, Z2, Z3
+	VMULPS       (DI), Z3, Z3
+	VMOVUPS      Z3, (DI)
+	ADDQ         BX, DI
+	ADDQ         BX, R8
+	DECQ         R9
+	JNZ          loop2
+
+done3:
+	TESTQ   R10, R10
+	JZ      done5
+	PCALIGN $0x40
+
+loop4:
+	VMULPS       (R8), Z0, Z2
+	VMOVAPS      Z1, Z3
+	VFNMADD231PS Z2, Z2, Z3
+	VMULPS       (DI), Z3, Z3
+	VMOVUPS      Z3, (DI)
+	ADDQ         BX, DI
+	ADDQ         BX, R8
+	DECQ         R10
+	JNZ          loop4
+
+done5:
+	ADDQ $0x40, SI
+	CMPQ SI, BX
+	JB   column1
+	VZEROUPPER
+	RET
+
+// func addOuterAVX512(sum *float32, p *float32, x *float32, tiles int, rows int, w int, pStep int, panels int, gStep int, xStep int)
+// Requires: AVX, AVX512F, CMOV, MMX+
+TEXT ·addOuterAVX512(SB), $32-80
+	MOVQ gStep+64(FP), AX
+	SHLQ $0x02, AX
+	MOVQ xStep+72(FP), CX
+	SHLQ $0x02, CX
+	MOVQ w+40(FP), DX
+	SHLQ $0x02, DX
+	MOVQ sum+0(FP), BX
+	MOVQ BX, (SP)
+	MOVQ x+16(FP), BX
+	MOVQ BX, 8(SP)
+	MOVQ panels+56(FP), BX
+	MOVQ BX, 16(SP)
+	MOVQ pStep+48(FP), BX
+	SHLQ $0x02, BX
+	SUBQ DX, BX
+	MOVQ BX, 24(SP)
+
+panels1:
+	CMPQ    16(SP), $0x02
+	JL      done2
+	MOVQ    p+8(FP), SI
+	MOVQ    tiles+24(FP), DI
+	MOVQ    (SP), BX
+	TESTQ   DI, DI
+	JZ      done4
+	PCALIGN $0x40
+
+loop3:
+	VPXORD     Z0, Z0, Z0
+	PREFETCHT0 (BX)
+	VPXORD     Z1, Z1, Z1
+	PREFETCHT0 (BX)(AX*1)
+	VPXORD     Z2, Z2, Z2
+	PREFETCHT0 64(BX)
+	VPXORD     Z3, Z3, Z3
+	PREFETCHT0 64(BX)(AX*1)
+	VPXORD     Z4, Z4, Z4
+	PREFETCHT0 128(BX)
+	VPXORD     Z5, Z5, Z5
+	PREFETCHT0 128(BX)(AX*1)
+	VPXORD     Z6, Z6, Z6
+	PREFETCHT0 192(BX)
+	VPXORD     Z7, Z7, Z7
+	PREFETCHT0 192(BX)(AX*1)
+	VPXORD     Z8, Z8, Z8
+	PREFETCHT0 256(BX)
+	VPXORD     Z9, Z9, Z9
+	PREFETCHT0 256(BX)(AX*1)
+	VPXORD     Z10, Z10, Z10
+	PREFETCHT0 320(BX)
+	VPXORD     Z11, Z11, Z11
+	PREFETCHT0 320(BX)(AX*1)
+	VPXORD     Z12, Z12, Z12
+	PREFETCHT0 384(BX)
+	VPXORD     Z13, Z13, Z13
+	PREFETCHT0 384(BX)(AX*1)
+	VPXORD     Z14, Z14, Z14
+	PREFETCHT0 448(BX)
+	VPXORD     Z15, Z15, Z15
+	PREFETCHT0 448(BX)(AX*1)
+	MOVQ       rows+32(FP), R9
+	MOVQ       8(SP), R8
+	MOVQ       SI, R11
+	MOVQ       SI, R12
+	ADDQ       DX, R12
+	ADDQ       DX, R12
+	ADDQ       DX, R12
+	MOVQ       SI, R13
+	ADDQ       DX, R13
+	ADDQ       DX, R13
+	ADDQ       DX, R13
+	ADDQ       DX, R13
+	ADDQ       DX, R13
+	ADDQ       DX, R13
+
+strip5:
+	MOVQ    w+40(FP), R10
+	CMPQ    R10, R9
+	CMOVQGT R9, R10
+	SUBQ    R10, R9
+	MOVQ    R10, R14
+	ANDQ    $0x03, R14
+	SHRQ    $0x02, R10
+	TESTQ   R10, R10
+	JZ      done8
+	PCALIGN $0x40
+
+loop7:
+	VMOVUPS      (R8), Z16
+	VMOVUPS      (R8)(CX*1), Z17
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z16, Z18, Z0
+	VFMADD231PS  Z17, Z18, Z1
+	VBROADCASTSS (R11)(DX*1), Z19
+	VFMADD231PS  Z16, Z19, Z2
+	VFMADD231PS  Z17, Z19, Z3
+	VBROADCASTSS (R11)(DX*2), Z20
+	VFMADD231PS  Z16, Z20, Z4
+	VFMADD231PS  Z17, Z20, Z5
+	VBROADCASTSS (R12), Z21
+	VFMADD231PS  Z16, Z21, Z6
+	VFMADD231PS  Z17, Z21, Z7
+	VBROADCASTSS (R12)(DX*1), Z18
+	VFMADD231PS  Z16, Z18, Z8
+	VFMADD231PS  Z17, Z18, Z9
+	VBROADCASTSS (R12)(DX*2), Z19
+	VFMADD231PS  Z16, Z19, Z10
+	VFMADD231PS  Z17, Z19, Z11
+	VBROADCASTSS (R13), Z20
+	VFMADD231PS  Z16, Z20, Z12
+	VFMADD231PS  Z17, Z20, Z13
+	VBROADCASTSS (R13)(DX*1), Z21
+	VFMADD231PS  Z16, Z21, Z14
+	VFMADD231PS  Z17, Z21, Z15
+	VMOVUPS      64(R8), Z16
+	VMOVUPS      64(R8)(CX*1), Z17
+	VBROADCASTSS 4(R11), Z18
+	VFMADD231PS  Z16, Z18, Z0
+	VFMADD231PS  Z17, Z18, Z1
+	VBROADCASTSS 4(R11)(DX*1), Z19
+	VFMADD231PS  Z16, Z19, Z2
+	VFMADD231PS  Z17, Z19, Z3
+	VBROADCASTSS 4(R11)(DX*2), Z20
+	VFMADD231PS  Z16, Z20, Z4
+	VFMADD231PS  Z17, Z20, Z5
+	VBROADCASTSS 4(R12), Z21
+	VFMADD231PS  Z16, Z21, Z6
+	VFMADD231PS  Z17, Z21, Z7
+	VBROADCASTSS 4(R12)(DX*1), Z18
+	VFMADD231PS  Z16, Z18, Z8
+	VFMADD231PS  Z17, Z18, Z9
+	VBROADCASTSS 4(R12)(DX*2), Z19
+	VFMADD231PS  Z16, Z19, Z10
+	VFMADD231PS  Z17, Z19, Z11
+	VBROADCASTSS 4(R13), Z20
+	VFMADD231PS  Z16, Z20, Z12
+	VFMADD231PS  Z17, Z20, Z13
+	VBROADCASTSS 4(R13)(DX*1), Z21
+	VFMADD231PS  Z16, Z21, Z14
+	VFMADD231PS  Z17, Z21, Z15
+	VMOVUPS      128(R8), Z16
+	VMOVUPS      128(R8)(CX*1), Z17
+	VBROADCASTSS 8(R11), Z18
+	VFMADD231PS  Z16, Z18, Z0
+	VFMADD231PS  Z17, Z18, Z1
+	VBROADCASTSS 8(R11)(DX*1), Z19
+	VFMADD231PS  Z16, Z19, Z2
+	VFMADD231PS  Z17, Z19, Z3
+	VBROADCASTSS 8(R11)(DX*2), Z20
+	VFMADD231PS  Z16, Z20, Z4
+	VFMADD231PS  Z17, Z20, Z5
+	VBROADCASTSS 8(R12), Z21
+	VFMADD231PS  Z16, Z21, Z6
+	VFMADD231PS  Z17, Z21, Z7
+	VBROADCASTSS 8(R12)(DX*1), Z18
+	VFMADD231PS  Z16, Z18, Z8
+	VFMADD231PS  Z17, Z18, Z9
+	VBROADCASTSS 8(R12)(DX*2), Z19
+	VFMADD231PS  Z16, Z19, Z10
+	VFMADD231PS  Z17, Z19, Z11
+	VBROADCASTSS 8(R13), Z20
+	VFMADD231PS  Z16, Z20, Z12
+	VFMADD231PS  Z17, Z20, Z13
+	VBROADCASTSS 8(R13)(DX*1), Z21
+	VFMADD231PS  Z16, Z21, Z14
+	VFMADD231PS  Z17, Z21, Z15
+	VMOVUPS      192(R8), Z16
+	VMOVUPS      192(R8)(CX*1), Z17
+	VBROADCASTSS 12(R11), Z18
+	VFMADD231PS  Z16, Z18, Z0
+	VFMADD231PS  Z17, Z18, Z1
+	VBROADCASTSS 12(R11)(DX*1), Z19
+	VFMADD231PS  Z16, Z19, Z2
+	VFMADD231PS  Z17, Z19, Z3
+	VBROADCASTSS 12(R11)(DX*2), Z20
+	VFMADD231PS  Z16, Z20, Z4
+	VFMADD231PS  Z17, Z20, Z5
+	VBROADCASTSS 12(R12), Z21
+	VFMADD231PS  Z16, Z21, Z6
+	VFMADD231PS  Z17, Z21, Z7
+	VBROADCASTSS 12(R12)(DX*1), Z18
+	VFMADD231PS  Z16, Z18, Z8
+	VFMADD231PS  Z17, Z18, Z9
+	VBROADCASTSS 12(R12)(DX*2), Z19
+	VFMADD231PS  Z16, Z19, Z10
+	VFMADD231PS  Z17, Z19, Z11
+	VBROADCASTSS 12(R13), Z20
+	VFMADD231PS  Z16, Z20, Z12
+	VFMADD231PS  Z17, Z20, Z13
+	VBROADCASTSS 12(R13)(DX*1), Z21
+	VFMADD231PS  Z16, Z21, Z14
+	VFMADD231PS  Z17, Z21, Z15
+	ADDQ         $0x00000100, R8
+	ADDQ         $0x10, R11
+	ADDQ         $0x10, R12
+	ADDQ         $0x10, R13
+	DECQ         R10
+	JNZ          loop7
+
+done8:
+	TESTQ   R14, R14
+	JZ      done10
+	PCALIGN $0x40
+
+loop9:
+	VMOVUPS      (R8), Z16
+	VMOVUPS      (R8)(CX*1), Z17
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z16, Z18, Z0
+	VFMADD231PS  Z17, Z18, Z1
+	VBROADCASTSS (R11)(DX*1), Z19
+	VFMADD231PS  Z16, Z19, Z2
+	VFMADD231PS  Z17, Z19, Z3
+	VBROADCASTSS (R11)(DX*2), Z20
+	VFMADD231PS  Z16, Z20, Z4
+	VFMADD231PS  Z17, Z20, Z5
+	VBROADCASTSS (R12), Z21
+	VFMADD231PS  Z16, Z21, Z6
+	VFMADD231PS  Z17, Z21, Z7
+	VBROADCASTSS (R12)(DX*1), Z18
+	VFMADD231PS  Z16, Z18, Z8
+	VFMADD231PS  Z17, Z18, Z9
+	VBROADCASTSS (R12)(DX*2), Z19
+	VFMADD231PS  Z16, Z19, Z10
+	VFMADD231PS  Z17, Z19, Z11
+	VBROADCASTSS (R13), Z20
+	VFMADD231PS  Z16, Z20, Z12
+	VFMADD231PS  Z17, Z20, Z13
+	VBROADCASTSS (R13)(DX*1), Z21
+	VFMADD231PS  Z16, Z21, Z14
+	VFMADD231PS  Z17, Z21, Z15
+	ADDQ         $0x40, R8
+	ADDQ         $0x04, R11
+	ADDQ         $0x04, R12
+	ADDQ         $0x04, R13
+	DECQ         R14
+	JNZ          loop9
+
+done10:
+	TESTQ R9, R9
+	JZ    done6
+	MOVQ  24(SP), R10
+	ADDQ  R10, R11
+	ADDQ  R10, R12
+	ADDQ  R10, R13
+	JMP   strip5
+
+done6:
+	VADDPS  (BX), Z0, Z0
+	VMOVUPS Z0, (BX)
+	VADDPS  (BX)(AX*1), Z1, Z1
+	VMOVUPS Z1, (BX)(AX*1)
+	VADDPS  64(BX), Z2, Z2
+	VMOVUPS Z2, 64(BX)
+	VADDPS  64(BX)(AX*1), Z3, Z3
+	VMOVUPS Z3, 64(BX)(AX*1)
+	VADDPS  128(BX), Z4, Z4
+	VMOVUPS Z4, 128(BX)
+	VADDPS  128(BX)(AX*1), Z5, Z5
+	VMOVUPS Z5, 128(BX)(AX*1)
+	VADDPS  192(BX), Z6, Z6
+	VMOVUPS Z6, 192(BX)
+	VADDPS  192(BX)(AX*1), Z7, Z7
+	VMOVUPS Z7, 192(BX)(AX*1)
+	VADDPS  256(BX), Z8, Z8
+	VMOVUPS Z8, 256(BX)
+	VADDPS  256(BX)(AX*1), Z9, Z9
+	VMOVUPS Z9, 256(BX)(AX*1)
+	VADDPS  320(BX), Z10, Z10
+	VMOVUPS Z10, 320(BX)
+	VADDPS  320(BX)(AX*1), Z11, Z11
+	VMOVUPS Z11, 320(BX)(AX*1)
+	VADDPS  384(BX), Z12, Z12
+	VMOVUPS Z12, 384(BX)
+	VADDPS  384(BX)(AX*1), Z13, Z13
+	VMOVUPS Z13, 384(BX)(AX*1)
+	VADDPS  448(BX), Z14, Z14
+	VMOVUPS Z14, 448(BX)
+	VADDPS  448(BX)(AX*1), Z15, Z15
+	VMOVUPS Z15, 448(BX)(AX*1)
+	ADDQ    $0x00000200, BX
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	DECQ    DI
+	JNZ     loop3
+
+done4:
+	ADDQ AX, (SP)
+	ADDQ CX, 8(SP)
+	ADDQ AX, (SP)
+	ADDQ CX, 8(SP)
+	SUBQ $0x02, 16(SP)
+	JMP  panels1
+
+done2:
+panels11:
+	CMPQ    16(SP), $0x01
+	JL      done12
+	MOVQ    p+8(FP), SI
+	MOVQ    tiles+24(FP), DI
+	MOVQ    (SP), BX
+	TESTQ   DI, DI
+	JZ      done14
+	PCALIGN $0x40
+
+loop13:
+	VPXORD     Z0, Z0, Z0
+	PREFETCHT0 (BX)
+	VPXORD     Z1, Z1, Z1
+	PREFETCHT0 64(BX)
+	VPXORD     Z2, Z2, Z2
+	PREFETCHT0 128(BX)
+	VPXORD     Z3, Z3, Z3
+	PREFETCHT0 192(BX)
+	VPXORD     Z4, Z4, Z4
+	PREFETCHT0 256(BX)
+	VPXORD     Z5, Z5, Z5
+	PREFETCHT0 320(BX)
+	VPXORD     Z6, Z6, Z6
+	PREFETCHT0 384(BX)
+	VPXORD     Z7, Z7, Z7
+	PREFETCHT0 448(BX)
+	MOVQ       rows+32(FP), R9
+	MOVQ       8(SP), R8
+	MOVQ       SI, R11
+	MOVQ       SI, R12
+	ADDQ       DX, R12
+	ADDQ       DX, R12
+	ADDQ       DX, R12
+	MOVQ       SI, R13
+	ADDQ       DX, R13
+	ADDQ       DX, R13
+	ADDQ       DX, R13
+	ADDQ       DX, R13
+	ADDQ       DX, R13
+	ADDQ       DX, R13
+
+strip15:
+	MOVQ    w+40(FP), R10
+	CMPQ    R10, R9
+	CMOVQGT R9, R10
+	SUBQ    R10, R9
+	MOVQ    R10, R14
+	ANDQ    $0x03, R14
+	SHRQ    $0x02, R10
+	TESTQ   R10, R10
+	JZ      done18
+	PCALIGN $0x40
+
+loop17:
+	VMOVUPS      (R8), Z8
+	VBROADCASTSS (R11), Z9
+	VFMADD231PS  Z8, Z9, Z0
+	VBROADCASTSS (R11)(DX*1), Z10
+	VFMADD231PS  Z8, Z10, Z1
+	VBROADCASTSS (R11)(DX*2), Z11
+	VFMADD231PS  Z8, Z11, Z2
+	VBROADCASTSS (R12), Z12
+	VFMADD231PS  Z8, Z12, Z3
+	VBROADCASTSS (R12)(DX*1), Z9
+	VFMADD231PS  Z8, Z9, Z4
+	VBROADCASTSS (R12)(DX*2), Z10
+	VFMADD231PS  Z8, Z10, Z5
+	VBROADCASTSS (R13), Z11
+	VFMADD231PS  Z8, Z11, Z6
+	VBROADCASTSS (R13)(DX*1), Z12
+	VFMADD231PS  Z8, Z12, Z7
+	VMOVUPS      64(R8), Z8
+	VBROADCASTSS 4(R11), Z9
+	VFMADD231PS  Z8, Z9, Z0
+	VBROADCASTSS 4(R11)(DX*1), Z10
+	VFMADD231PS  Z8, Z10, Z1
+	VBROADCASTSS 4(R11)(DX*2), Z11
+	VFMADD231PS  Z8, Z11, Z2
+	VBROADCASTSS 4(R12), Z12
+	VFMADD231PS  Z8, Z12, Z3
+	VBROADCASTSS 4(R12)(DX*1), Z9
+	VFMADD231PS  Z8, Z9, Z4
+	VBROADCASTSS 4(R12)(DX*2), Z10
+	VFMADD231PS  Z8, Z10, Z5
+	VBROADCASTSS 4(R13), Z11
+	VFMADD231PS  Z8, Z11, Z6
+	VBROADCASTSS 4(R13)(DX*1), Z12
+	VFMADD231PS  Z8, Z12, Z7
+	VMOVUPS      128(R8), Z8
+	VBROADCASTSS 8(R11), Z9
+	VFMADD231PS  Z8, Z9, Z0
+	VBROADCASTSS 8(R11)(DX*1), Z10
+	VFMADD231PS  Z8, Z10, Z1
+	VBROADCASTSS 8(R11)(DX*2), Z11
+	VFMADD231PS  Z8, Z11, Z2
+	VBROADCASTSS 8(R12), Z12
+	VFMADD231PS  Z8, Z12, Z3
+	VBROADCASTSS 8(R12)(DX*1), Z9
+	VFMADD231PS  Z8, Z9, Z4
+	VBROADCASTSS 8(R12)(DX*2), Z10
+	VFMADD231PS  Z8, Z10, Z5
+	VBROADCASTSS 8(R13), Z11
+	VFMADD231PS  Z8, Z11, Z6
+	VBROADCASTSS 8(R13)(DX*1), Z12
+	VFMADD231PS  Z8, Z12, Z7
+	VMOVUPS      192(R8), Z8
+	VBROADCASTSS 12(R11), Z9
+	VFMADD231PS  Z8, Z9, Z0
+	VBROADCASTSS 12(R11)(DX*1), Z10
+	VFMADD231PS  Z8, Z10, Z1
+	VBROADCASTSS 12(R11)(DX*2), Z11
+	VFMADD231PS  Z8, Z11, Z2
+	VBROADCASTSS 12(R12), Z12
+	VFMADD231PS  Z8, Z12, Z3
+	VBROADCASTSS 12(R12)(DX*1), Z9
+	VFMADD231PS  Z8, Z9, Z4
+	VBROADCASTSS 12(R12)(DX*2), Z10
+	VFMADD231PS  Z8, Z10, Z5
+	VBROADCASTSS 12(R13), Z11
+	VFMADD231PS  Z8, Z11, Z6
+	VBROADCASTSS 12(R13)(DX*1), Z12
+	VFMADD231PS  Z8, Z12, Z7
+	ADDQ         $0x00000100, R8
+	ADDQ         $0x10, R11
+	ADDQ         $0x10, R12
+	ADDQ         $0x10, R13
+	DECQ         R10
+	JNZ          loop17
+
+done18:
+	TESTQ   R14, R14
+	JZ      done20
+	PCALIGN $0x40
+
+loop19:
+	VMOVUPS      (R8), Z8
+	VBROADCASTSS (R11), Z9
+	VFMADD231PS  Z8, Z9, Z0
+	VBROADCASTSS (R11)(DX*1), Z10
+	VFMADD231PS  Z8, Z10, Z1
+	VBROADCASTSS (R11)(DX*2), Z11
+	VFMADD231PS  Z8, Z11, Z2
+	VBROADCASTSS (R12), Z12
+	VFMADD231PS  Z8, Z12, Z3
+	VBROADCASTSS (R12)(DX*1), Z9
+	VFMADD231PS  Z8, Z9, Z4
+	VBROADCASTSS (R12)(DX*2), Z10
+	VFMADD231PS  Z8, Z10, Z5
+	VBROADCASTSS (R13), Z11
+	VFMADD231PS  Z8, Z11, Z6
+	VBROADCASTSS (R13)(DX*1), Z12
+	VFMADD231PS  Z8, Z12, Z7
+	ADDQ         $0x40, R8
+	ADDQ         $0x04, R11
+	ADDQ         $0x04, R12
+	ADDQ         $0x04, R13
+	DECQ         R14
+	JNZ          loop19
+
+done20:
+	TESTQ R9, R9
+	JZ    done16
+	MOVQ  24(SP), R10
+	ADDQ  R10, R11
+	ADDQ  R10, R12
+	ADDQ  R10, R13
+	JMP   strip15
+
+done16:
+	VADDPS  (BX), Z0, Z0
+	VMOVUPS Z0, (BX)
+	VADDPS  64(BX), Z1, Z1
+	VMOVUPS Z1, 64(BX)
+	VADDPS  128(BX), Z2, Z2
+	VMOVUPS Z2, 128(BX)
+	VADDPS  192(BX), Z3, Z3
+	VMOVUPS Z3, 192(BX)
+	VADDPS  256(BX), Z4, Z4
+	VMOVUPS Z4, 256(BX)
+	VADDPS  320(BX), Z5, Z5
+	VMOVUPS Z5, 320(BX)
+	VADDPS  384(BX), Z6, Z6
+	VMOVUPS Z6, 384(BX)
+	VADDPS  448(BX), Z7, Z7
+	VMOVUPS Z7, 448(BX)
+	ADDQ    $0x00000200, BX
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	ADDQ    DX, SI
+	DECQ    DI
+	JNZ     loop13
+
+done14:
+	ADDQ AX, (SP)
+	ADDQ CX, 8(SP)
+	SUBQ $0x01, 16(SP)
+	JMP  panels11
+
+done12:
+	VZEROUPPER
+	RET
+
+// func packRowsAVX512(dst *float32, src *float32, off *int, n int, d int, step int) (finite bool)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·packRowsAVX512(SB), $0-49
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	MOVQ   dst+0(FP), AX
+	MOVQ   d+32(FP), CX
+	MOVQ   step+40(FP), DX
+	SHLQ   $0x02, DX
+	MOVQ   src+8(FP), BX
+
+whole1:
+	CMPQ    CX, $0x10
+	JL      tail2
+	MOVQ    n+24(FP), R8
+	MOVQ    off+16(FP), SI
+	MOVQ    AX, DI
+	MOVQ    R8, R10
+	ANDQ    $0x01, R10
+	SHRQ    $0x01, R8
+	TESTQ   R8, R8
+	JZ      done5
+	PCALIGN $0x40
+
+loop4:
+	MOVQ        (SI), R9
+	VMOVUPS     (BX)(R9*4), Z15
+	VFMADD231PS Z0, Z15, Z1
+	VMOVUPS     Z15, (DI)
+	ADDQ        $0x40, DI
+	ADDQ        $0x08, SI
+	MOVQ        (SI), R9
+	VMOVUPS     (BX)(R9*4), Z14
+	VFMADD231PS Z0, Z14, Z2
+	VMOVUPS     Z14, (DI)
+	ADDQ        $0x40, DI
+	ADDQ        $0x08, SI
+	DECQ        R8
+	JNZ         loop4
+
+done5:
+	TESTQ   R10, R10
+	JZ      done7
+	PCALIGN $0x40
+
+loop6:
+	MOVQ        (SI), R9
+	VMOVUPS     (BX)(R9*4), Z15
+	VFMADD231PS Z0, Z15, Z1
+	VMOVUPS     Z15, (DI)
+	ADDQ        $0x40, DI
+	ADDQ        $0x08, SI
+	DECQ        R10
+	JNZ         loop6
+
+done7:
+	ADDQ $0x40, BX
+	ADDQ DX, AX
+	SUBQ $0x10, CX
+	JMP  whole1
+
+tail2:
+	TESTQ   CX, CX
+	JZ      done3
+	MOVL    $0x0000ffff, DX
+	BZHIL   CX, DX, DX
+	KMOVW   DX, K2
+	MOVQ    n+24(FP), DX
+	MOVQ    off+16(FP), CX
+	MOVQ    DX, DI
+	ANDQ    $0x01, DI
+	SHRQ    $0x01, DX
+	TESTQ   DX, DX
+	JZ      done9
+	PCALIGN $0x40
+
+loop8:
+	MOVQ        (CX), SI
+	VMOVUPS.Z   (BX)(SI*4), K2, Z15
+	VFMADD231PS Z0, Z15, Z1
+	VMOVUPS     Z15, (AX)
+	ADDQ        $0x40, AX
+	ADDQ        $0x08, CX
+	MOVQ        (CX), SI
+	VMOVUPS.Z   (BX)(SI*4), K2, Z14
+	VFMADD231PS Z0, Z14, Z2
+	VMOVUPS     Z14, (AX)
+	ADDQ        $0x40, AX
+	ADDQ        $0x08, CX
+	DECQ        DX
+	JNZ         loop8
+
+done9:
+	TESTQ   DI, DI
+	JZ      done11
+	PCALIGN $0x40
+
+loop10:
+	MOVQ        (CX), SI
+	VMOVUPS.Z   (BX)(SI*4), K2, Z15
+	VFMADD231PS Z0, Z15, Z1
+	VMOVUPS     Z15, (AX)
+	ADDQ        $0x40, AX
+	ADDQ        $0x08, CX
+	DECQ        DI
+	JNZ         loop10
+
+done11:
+done3:
+	VADDPS Z2, Z1, Z1
+	VCMPPS $0x03, Z1, Z1, K1
+	KMOVW  K1, AX
+	TESTL  AX, AX
+	SETEQ  AL
+	MOVB   AL, finite+48(FP)
+	VZEROUPPER
+	RET
+
+// func unpackRowsAVX512(dst *float32, off *int, src *float32, n int, d int, step int, mul float32)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·unpackRowsAVX512(SB), $0-52
+	VBROADCASTSS mul+48(FP), Z0
+	VPXORD       Z1, Z1, Z1
+	MOVQ         src+16(FP), AX
+	MOVQ         d+32(FP), CX
+	MOVQ         step+40(FP), DX
+	SHLQ         $0x02, DX
+	MOVQ         dst+0(FP), BX
+
+whole1:
+	CMPQ    CX, $0x10
+	JL      tail2
+	MOVQ    n+24(FP), R8
+	MOVQ    off+8(FP), SI
+	MOVQ    AX, DI
+	MOVQ    R8, R10
+	ANDQ    $0x01, R10
+	SHRQ    $0x01, R8
+	TESTQ   R8, R8
+	JZ      done5
+	PCALIGN $0x40
+
+loop4:
+	MOVQ    (SI), R9
+	VMULPS  (DI), Z0, Z15
+	VADDPS  Z1, Z15, Z15
+	VMOVUPS Z15, (BX)(R9*4)
+	ADDQ    $0x40, DI
+	ADDQ    $0x08, SI
+	MOVQ    (SI), R9
+	VMULPS  (DI), Z0, Z14
+	VADDPS  Z1, Z14, Z14
+	VMOVUPS Z14, (BX)(R9*4)
+	ADDQ    $0x40, DI
+	ADDQ    $0x08, SI
+	DECQ    R8
+	JNZ     loop4
+
+done5:
+	TESTQ   R10, R10
+	JZ      done7
+	PCALIGN $0x40
+
+loop6:
+	MOVQ    (SI), R9
+	VMULPS  (DI), Z0, Z15
+	VADDPS  Z1, Z15, Z15
+	VMOVUPS Z15, (BX)(R9*4)
+	ADDQ    $0x40, DI
+	ADDQ    $0x08, SI
+	DECQ    R10
+	JNZ     loop6
+
+done7:
+	ADDQ $0x40, BX
+	ADDQ DX, AX
+	SUBQ $0x10, CX
+	JMP  whole1
+
+tail2:
+	TESTQ   CX, CX
+	JZ      done3
+	MOVL    $0x0000ffff, DX
+	BZHIL   CX, DX, DX
+	KMOVW   DX, K2
+	MOVQ    n+24(FP), DX
+	MOVQ    off+8(FP), CX
+	MOVQ    DX, DI
+	ANDQ    $0x01, DI
+	SHRQ    $0x01, DX
+	TESTQ   DX, DX
+	JZ      done9
+	PCALIGN $0x40
+
+loop8:
+	MOVQ    (CX), SI
+	VMULPS  (AX), Z0, Z15
+	VADDPS  Z1, Z15, Z15
+	VMOVUPS Z15, K2, (BX)(SI*4)
+	ADDQ    $0x40, AX
+	ADDQ    $0x08, CX
+	MOVQ    (CX), SI
+	VMULPS  (AX), Z0, Z14
+	VADDPS  Z1, Z14, Z14
+	VMOVUPS Z14, K2, (BX)(SI*4)
+	ADDQ    $0x40, AX
+	ADDQ    $0x08, CX
+	DECQ    DX
+	JNZ     loop8
+
+done9:
+	TESTQ   DI, DI
+	JZ      done11
+	PCALIGN $0x40
+
+loop10:
+	MOVQ    (CX), SI
+	VMULPS  (AX), Z0, Z15
+	VADDPS  Z1, Z15, Z15
+	VMOVUPS Z15, K2, (BX)(SI*4)
+	ADDQ    $0x40, AX
+	ADDQ    $0x08, CX
+	DECQ    DI
+	JNZ     loop10
+
+done11:
+done3:
+	VZEROUPPER
+	RET
+
 // func packV4(dst *float32, src *float32, stride int, n int, d int, step int) (finite bool)
 // Requires: AVX, FMA3, MMX+
 TEXT ·packV4(SB), $0-49
@@ -6334,24 +9266,6 @@ end13:
 	MOVB      AL, finite+48(FP)
 	VZEROUPPER
 	RET
-
-DATA tailMask<>+0(SB)/4, $0xffffffff
-DATA tailMask<>+4(SB)/4, $0xffffffff
-DATA tailMask<>+8(SB)/4, $0xffffffff
-DATA tailMask<>+12(SB)/4, $0xffffffff
-DATA tailMask<>+16(SB)/4, $0xffffffff
-DATA tailMask<>+20(SB)/4, $0xffffffff
-DATA tailMask<>+24(SB)/4, $0xffffffff
-DATA tailMask<>+28(SB)/4, $0xffffffff
-DATA tailMask<>+32(SB)/4, $0x00000000
-DATA tailMask<>+36(SB)/4, $0x00000000
-DATA tailMask<>+40(SB)/4, $0x00000000
-DATA tailMask<>+44(SB)/4, $0x00000000
-DATA tailMask<>+48(SB)/4, $0x00000000
-DATA tailMask<>+52(SB)/4, $0x00000000
-DATA tailMask<>+56(SB)/4, $0x00000000
-DATA tailMask<>+60(SB)/4, $0x00000000
-GLOBL tailMask<>(SB), RODATA|NOPTR, $64
 
 // func packV8(dst *float32, src *float32, stride int, n int, d int, step int) (finite bool)
 // Requires: AVX, FMA3, MMX+

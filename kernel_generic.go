@@ -30,16 +30,30 @@ func generic() kernel.Ops {
 		PackV: func(dst, src *float32, stride, n, d, step int) bool {
 			return packVGeneric(dst, src, stride, n, d, step, 4)
 		},
-		Softcap:           softcapGeneric,
-		ALiBi:             alibiGeneric,
-		Bias:              biasGeneric,
-		Mask:              maskGeneric,
-		Softmax:           softmaxGeneric,
-		Bits:              bitsGeneric,
-		Dropout:           dropoutGeneric,
-		Fold:              foldGeneric,
-		LogSum:            logSumGeneric,
-		Sink:              sinkGeneric,
+		Softcap: softcapGeneric,
+		ALiBi:   alibiGeneric,
+		Bias:    biasGeneric,
+		Mask:    maskGeneric,
+		Softmax: softmaxGeneric,
+		Bits:    bitsGeneric,
+		Dropout: dropoutGeneric,
+		Fold:    foldGeneric,
+		LogSum:  logSumGeneric,
+		Sink:    sinkGeneric,
+		Columns: width,
+		PackRows: func(dst, src *float32, off *int, n, d, step int) bool {
+			return packRowsGeneric(dst, src, off, n, d, step, width)
+		},
+		UnpackRows: func(dst *float32, off *int, src *float32, n, d, step int, mul float32) {
+			unpackRowsGeneric(dst, off, src, n, d, step, width, mul)
+		},
+		Dot:      dotGeneric,
+		Gradient: gradientGeneric,
+		Hide:     hideGeneric,
+		Uncap:    uncapGeneric,
+		AddOuter: func(g, p, x *float32, tiles, rows, w, pStep, panels, gStep, xStep int) {
+			addOuterGeneric(g, p, x, tiles*4, rows, w, pStep, panels, gStep, xStep, width)
+		},
 		AccumulateVisible: accumulateGeneric,
 	}
 }
@@ -374,3 +388,120 @@ func sinkGeneric(m, l, weight, sink *float32, w int) {
 }
 
 const log2e = float32(math.Log2E)
+
+// packRowsGeneric: src [n][d] in rows that start at off [n], dst
+// [ceil(d/columns)][n][columns] with step between panels.
+func packRowsGeneric(dst, src *float32, off *int, n, d, step, columns int) (finite bool) {
+	finite = true
+	for i, o := range view(off, n) {
+		row := at(src, o, d)
+		for c := range (d + columns - 1) / columns * columns {
+			var x float32
+			if c < d {
+				x = row[c]
+			}
+			finite = finite && x-x == 0
+			at(dst, c/columns*step+i*columns+c%columns, 1)[0] = x
+		}
+	}
+	return finite
+}
+
+// unpackRowsGeneric is the inverse of packRowsGeneric, times mul.
+func unpackRowsGeneric(dst *float32, off *int, src *float32, n, d, step, columns int, mul float32) {
+	for i, o := range view(off, n) {
+		for c := range at(dst, o, d) {
+			at(dst, o+c, 1)[0] = float32(at(src, c/columns*step+i*columns+c%columns, 1)[0]*mul) + 0
+		}
+	}
+}
+
+// dotGeneric: a and b [n][w], d [w].
+func dotGeneric(d, a, b *float32, n, w int) {
+	sum := view(d, w)
+	clear(sum)
+	for c := range n {
+		y := at(b, c*w, w)
+		for r, x := range at(a, c*w, w) {
+			sum[r] = kernel.FMA32(x, y[r], sum[r])
+		}
+	}
+}
+
+// gradientGeneric: s, dp and keep [n][w], keep or nil; hi, lo, delta [w].
+func gradientGeneric(s, dp, keep, hi, lo, delta *float32, n, w int, unit, rest float32) {
+	high, low, deltas := view(hi, w), view(lo, w), view(delta, w)
+	for i := range n * w {
+		r := i % w
+		x, d := at(s, i, 1), at(dp, i, 1)
+		p := exp2Shifted(float32(float32(x[0]-high[r])-low[r]), unit, rest)
+		if keep == nil {
+			x[0], d[0] = p, float32(p*float32(d[0]-deltas[r]))
+			continue
+		}
+		k := at(keep, i, 1)[0]
+		x[0], d[0] = float32(p*k), float32(p*kernel.FMA32(d[0], k, -deltas[r]))
+	}
+}
+
+// exp2Shifted returns 2^(GradShift + x·(unit+rest)): +0 where that is 2^-126 or
+// less, and 2^127 at the most. The fraction comes from x, not from a rounded
+// product, so that no error grows with x. NaN stays NaN.
+func exp2Shifted(x, unit, rest float32) float32 {
+	const magic, least, most = 3 << 22, -126 - kernel.GradShift, 127 - kernel.GradShift
+	x = minGeneric(float32(most)/unit, maxGeneric(float32(least)/unit, x))
+	n := float32(float32(x*unit)+magic) - magic
+	if n <= least {
+		return 0
+	}
+	p := exp2Fraction(kernel.FMA32(x, rest, kernel.FMA32(x, unit, -n)))
+	if p != p {
+		return p
+	}
+	return p * power2(int32(n)+kernel.GradShift)
+}
+
+// minGeneric is b where the two do not compare, as VMINPS is.
+func minGeneric(a, b float32) float32 {
+	if a < b {
+		return a
+	}
+	return b
+}
+
+// hideGeneric: a and b [n][w], words [MaskWords][w].
+func hideGeneric(a, b *float32, words *uint32, n, w int) {
+	bits := view(words, kernel.MaskWords*w)
+	for i := range n * w {
+		if j, r := i/w, i%w; bits[j/32*w+r]>>(j%32)&1 == 0 {
+			at(a, i, 1)[0], at(b, i, 1)[0] = 0, 0
+		}
+	}
+}
+
+// uncapGeneric: ds and capped [n][w].
+func uncapGeneric(ds, capped *float32, n, w int, inv float32) {
+	d := view(ds, n*w)
+	for i, x := range view(capped, n*w) {
+		t := float32(x * inv)
+		d[i] *= kernel.FMA32(-t, t, 1)
+	}
+}
+
+// addOuterGeneric: g [panels][keys][columns], x [panels][rows][columns], p
+// [ceil(rows/w)][keys][w], with a step between each.
+func addOuterGeneric(g, p, x *float32, keys, rows, w, pStep, panels, gStep, xStep, columns int) {
+	var lanes [kernel.MaxLanes]float32
+	sum := lanes[:columns]
+	for panel := range panels {
+		for j := range keys {
+			clear(sum)
+			for i := range rows {
+				kernel.AddScaled(sum, at(p, i/w*pStep+j*w+i%w, 1)[0], at(x, panel*xStep+i*columns, columns))
+			}
+			for c, s := range sum {
+				at(g, panel*gStep+j*columns+c, 1)[0] += s
+			}
+		}
+	}
+}

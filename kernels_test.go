@@ -15,13 +15,13 @@ func TestKernels(t *testing.T) {
 		t.Run(got.Name, func(t *testing.T) { kerneltest.Run(t, &want, &got) })
 	}
 	t.Run("portable with other tiles", func(t *testing.T) {
-		got := otherTiles(8, 24, 5)
+		got := otherTiles(8, 5, 24, 5)
 		kerneltest.Run(t, &want, &got)
 	})
 }
 
 // otherTiles is the portable table with other panels and strips.
-func otherTiles(panel int, widths ...int) kernel.Ops {
+func otherTiles(panel, columns int, widths ...int) kernel.Ops {
 	ops := generic()
 	ops.Name = fmt.Sprintf("generic-%d", panel)
 	ops.Panel, ops.Strips = panel, nil
@@ -37,6 +37,16 @@ func otherTiles(panel int, widths ...int) kernel.Ops {
 	ops.PackK = func(dst, src *float32, stride, n, d int) { packKGeneric(dst, src, stride, n, d, panel) }
 	ops.PackV = func(dst, src *float32, stride, n, d, step int) bool {
 		return packVGeneric(dst, src, stride, n, d, step, panel)
+	}
+	ops.Columns = columns
+	ops.PackRows = func(dst, src *float32, off *int, n, d, step int) bool {
+		return packRowsGeneric(dst, src, off, n, d, step, columns)
+	}
+	ops.UnpackRows = func(dst *float32, off *int, src *float32, n, d, step int, mul float32) {
+		unpackRowsGeneric(dst, off, src, n, d, step, columns, mul)
+	}
+	ops.AddOuter = func(g, p, x *float32, tiles, rows, w, pStep, panels, gStep, xStep int) {
+		addOuterGeneric(g, p, x, tiles*panel, rows, w, pStep, panels, gStep, xStep, columns)
 	}
 	return ops
 }

@@ -18,6 +18,11 @@ type call struct {
 	in    Inputs
 	out   Outputs
 	batch Batch
+	// What Backward has besides; nil in Forward.
+	gradients *Gradients
+	given     Gradients
+	sinkTerms []float64 // what each row gives to the gradient of its sink
+	spans     []region
 
 	// A task is a chunk and a kv head: task n is chunk n/KVHeads, head
 	// n%KVHeads. Workers take them in order.
@@ -37,6 +42,7 @@ type call struct {
 	started atomic.Int32
 	wait    sync.WaitGroup
 	caught  panicked
+	order   order
 }
 
 // scratch belongs to one worker.
@@ -44,6 +50,8 @@ type scratch struct {
 	ws      kernel.Workspace
 	task    kernel.Task
 	dropout kernel.Dropout
+	grad    kernel.Gradients
+	turn    turn
 }
 
 // chunk is some rows of a sequence, a row being a position and a head of the
@@ -52,19 +60,28 @@ type chunk struct {
 	sequence    int
 	first, last int
 	cost        int64
+	// In a backward pass, the first chunk of its sequence.
+	head int
 }
 
-// taskRows bounds the rows of a task. Each task packs the keys it sees anew,
-// which costs about 1/rows of the work; its scratch grows with rows.
-const taskRows = 4096
+// taskRows bounds the rows of a task, and backwardRows those of the backward
+// pass. Each task packs the keys it sees anew, which costs about 1/rows of the
+// work; its scratch grows with rows.
+const (
+	taskRows     = 4096
+	backwardRows = 16 * kernel.GradRows
+)
 
 // plan cuts the batch into chunks, the dearest first. How it is cut does not
 // enter the results.
-func (c *call) plan() {
+func (c *call) plan(backward bool) {
 	group, workers := c.op.group, c.op.workers()
-	unit := c.op.ops.GroupRows()
+	unit, most := c.op.ops.GroupRows(), taskRows
+	if backward {
+		unit, most = kernel.GradRows, backwardRows
+	}
 	n := c.batch.Sequences()
-	rows := taskRows
+	rows := most
 	if n > 0 && workers > 1 {
 		// Several tasks a worker, so that none waits long for the last.
 		rows = min(rows, c.batch.CuQ[n]*c.op.cfg.QueryHeads/(8*workers))
@@ -76,15 +93,46 @@ func (c *call) plan() {
 		*s = c.batch.sequence(b)
 		mask := c.mask(b, c.mask0)
 		c.mask0 = mask
-		for first := 0; first < s.Queries*group; first += rows {
-			last := min(first+rows, s.Queries*group)
+		start, size := len(c.chunks), rows
+		if backward && c.sumsBias(b) {
+			size = most
+		}
+		for first := 0; first < s.Queries*group; first += size {
+			last := min(first+size, s.Queries*group)
 			keys := mask.Extent(s, (first+last)/2/group)
 			c.rows, c.keys = max(c.rows, last-first), max(c.keys, s.Keys)
-			c.chunks = append(c.chunks, chunk{b, first, last, int64(last-first) * int64(keys+1)})
+			c.chunks = append(c.chunks, chunk{sequence: b, first: first, last: last, cost: int64(last-first) * int64(keys+1)})
+		}
+		if backward {
+			if s.Queries == 0 && s.Keys > 0 {
+				// Its gradients are to be cleared.
+				c.keys = max(c.keys, s.Keys)
+				c.chunks = append(c.chunks, chunk{sequence: b})
+			}
+			inOrder(c.chunks[start:])
 		}
 	}
 	if workers > 1 {
 		slices.SortStableFunc(c.chunks, func(x, y chunk) int { return cmp.Compare(y.cost, x.cost) })
+	}
+	for i := range c.chunks {
+		k := &c.chunks[i]
+		if k.head = i; i > 0 && c.chunks[i-1].sequence == k.sequence {
+			k.head = c.chunks[i-1].head
+		}
+	}
+}
+
+// inOrder brings the chunks of a sequence into the order in which they add to
+// its gradients, from the last, and keeps them together.
+func inOrder(chunks []chunk) {
+	slices.Reverse(chunks)
+	var sum int64
+	for i := range chunks {
+		sum += chunks[i].cost
+	}
+	for i := range chunks {
+		chunks[i].cost = sum
 	}
 }
 
@@ -92,7 +140,7 @@ func (c *call) plan() {
 func (c *call) planBytes() int64 {
 	const term = 2 * int64(unsafe.Sizeof(kernel.Ranger(nil)))
 	// Lists that grow by appending leave their earlier selves behind.
-	return 2*int64(cap(c.chunks))*int64(unsafe.Sizeof(chunk{})) + 2*term*int64(c.terms()*(c.active()+1))
+	return 2*int64(cap(c.chunks))*int64(unsafe.Sizeof(chunk{})) + 2*term*int64(c.maskTerms()*(c.active()+1))
 }
 
 func (c *call) tasks() int { return len(c.chunks) * c.op.cfg.KVHeads }
@@ -112,6 +160,7 @@ func (c *call) execute(ctx context.Context) error {
 	c.stop.Store(false)
 	c.caught.ended, c.caught.value = false, nil
 	c.done = ctx.Done()
+	c.order.start(c.tasks())
 	c.wait.Add(n)
 	for range n - 1 {
 		go c.run()
@@ -132,7 +181,10 @@ func (c *call) execute(ctx context.Context) error {
 func (c *call) worker() {
 	defer c.wait.Done()
 	returned := false
-	defer func() { c.caught.take(recover(), returned, &c.stop) }()
+	defer func() {
+		c.caught.take(recover(), returned, &c.stop)
+		c.order.wake()
+	}()
 	s := c.scratch[c.started.Add(1)-1]
 	heads := c.op.cfg.KVHeads
 	c.reserve(s)
@@ -141,8 +193,15 @@ func (c *call) worker() {
 		if n >= c.tasks() {
 			break
 		}
-		c.fill(&s.task, &s.dropout, c.chunks[n/heads], n%heads)
-		kernel.Forward(c.op.ops, &s.ws, &s.task)
+		k, kv := &c.chunks[n/heads], n%heads
+		c.fill(&s.task, &s.dropout, k, kv)
+		if c.gradients == nil {
+			kernel.Forward(c.op.ops, &s.ws, &s.task)
+			continue
+		}
+		c.fillGradients(s, n, k, kv)
+		kernel.Backward(c.op.ops, &s.ws, &s.task, &s.grad)
+		c.order.finish(n)
 	}
 	returned = true
 }
@@ -151,7 +210,7 @@ func (c *call) worker() {
 // fall to it in later calls does not matter.
 func (c *call) reserve(s *scratch) {
 	t, cfg := &s.task, &c.op.cfg
-	terms := c.terms()
+	terms := c.maskTerms()
 	masks := kernel.Mask{
 		Rangers: slices.Grow(t.Mask.Rangers[:0], terms), Bitmaps: slices.Grow(t.Mask.Bitmaps[:0], terms),
 		Dense: slices.Grow(t.Mask.Dense[:0], terms),
@@ -166,11 +225,16 @@ func (c *call) reserve(s *scratch) {
 	if c.in.Dropout != nil {
 		t.Dropout = &s.dropout
 	}
-	kernel.Reserve(c.op.ops, &s.ws, t)
+	if c.gradients == nil {
+		kernel.Reserve(c.op.ops, &s.ws, t)
+		return
+	}
+	t.Score = kernel.NewScore(1, float32(cfg.Softcap), false)
+	kernel.ReserveBackward(c.op.ops, &s.ws, t)
 }
 
-// terms is the number of masks that a sequence has at most.
-func (c *call) terms() int {
+// maskTerms is the number of masks that a sequence has at most.
+func (c *call) maskTerms() int {
 	n := 0
 	for b := range c.batch.Masks {
 		n = max(n, len(c.batch.Masks[b].terms))
@@ -181,10 +245,11 @@ func (c *call) terms() int {
 // forget drops what c holds of the caller's.
 func (c *call) forget() {
 	c.in, c.out, c.batch, c.done, c.caught.value = Inputs{}, Outputs{}, Batch{}, nil, nil
+	c.gradients, c.given = nil, Gradients{}
 	for _, s := range c.scratch {
 		masks := s.task.Mask
 		masks.Forget()
-		s.task, s.dropout = kernel.Task{Mask: masks}, kernel.Dropout{}
+		s.task, s.dropout, s.grad = kernel.Task{Mask: masks}, kernel.Dropout{}, kernel.Gradients{}
 	}
 	c.mask0.Forget()
 }

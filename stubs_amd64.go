@@ -79,6 +79,41 @@ func dropoutAVX2(p *float32, key *uint64, threshold *uint32, inv *float32, first
 //go:noescape
 func packKAVX2(dst *float32, src *float32, stride int, n int, d int)
 
+// gradientAVX2 is Ops.Gradient; works like gradientGeneric.
+//
+//go:noescape
+func gradientAVX2(s *float32, dp *float32, keep *float32, hi *float32, lo *float32, delta *float32, n int, w int, unit float32, rest float32)
+
+// dotAVX2 is Ops.Dot; works like dotGeneric.
+//
+//go:noescape
+func dotAVX2(d *float32, a *float32, b *float32, n int, w int)
+
+// hideAVX2 is Ops.Hide; works like hideGeneric.
+//
+//go:noescape
+func hideAVX2(a *float32, b *float32, words *uint32, n int, w int)
+
+// uncapAVX2 is Ops.Uncap; works like uncapGeneric.
+//
+//go:noescape
+func uncapAVX2(ds *float32, capped *float32, n int, w int, inv float32)
+
+// addOuterAVX2 is Ops.AddOuter; works like addOuterGeneric.
+//
+//go:noescape
+func addOuterAVX2(sum *float32, p *float32, x *float32, tiles int, rows int, w int, pStep int, panels int, gStep int, xStep int)
+
+// packRowsAVX2 is Ops.PackRows; works like packRowsGeneric.
+//
+//go:noescape
+func packRowsAVX2(dst *float32, src *float32, off *int, n int, d int, step int) (finite bool)
+
+// unpackRowsAVX2 is Ops.UnpackRows; works like unpackRowsGeneric.
+//
+//go:noescape
+func unpackRowsAVX2(dst *float32, off *int, src *float32, n int, d int, step int, mul float32)
+
 // scoreAVX512_48 is Strip.Score for 48 lanes; works like scoreGeneric.
 //
 //go:noescape
@@ -153,6 +188,41 @@ func dropoutAVX512(p *float32, key *uint64, threshold *uint32, inv *float32, fir
 //
 //go:noescape
 func packKAVX512(dst *float32, src *float32, stride int, n int, d int)
+
+// gradientAVX512 is Ops.Gradient; works like gradientGeneric.
+//
+//go:noescape
+func gradientAVX512(s *float32, dp *float32, keep *float32, hi *float32, lo *float32, delta *float32, n int, w int, unit float32, rest float32)
+
+// dotAVX512 is Ops.Dot; works like dotGeneric.
+//
+//go:noescape
+func dotAVX512(d *float32, a *float32, b *float32, n int, w int)
+
+// hideAVX512 is Ops.Hide; works like hideGeneric.
+//
+//go:noescape
+func hideAVX512(a *float32, b *float32, words *uint32, n int, w int)
+
+// uncapAVX512 is Ops.Uncap; works like uncapGeneric.
+//
+//go:noescape
+func uncapAVX512(ds *float32, capped *float32, n int, w int, inv float32)
+
+// addOuterAVX512 is Ops.AddOuter; works like addOuterGeneric.
+//
+//go:noescape
+func addOuterAVX512(sum *float32, p *float32, x *float32, tiles int, rows int, w int, pStep int, panels int, gStep int, xStep int)
+
+// packRowsAVX512 is Ops.PackRows; works like packRowsGeneric.
+//
+//go:noescape
+func packRowsAVX512(dst *float32, src *float32, off *int, n int, d int, step int) (finite bool)
+
+// unpackRowsAVX512 is Ops.UnpackRows; works like unpackRowsGeneric.
+//
+//go:noescape
+func unpackRowsAVX512(dst *float32, off *int, src *float32, n int, d int, step int, mul float32)
 
 // packV4 is Ops.PackV for panels of 4 channels; works like packVGeneric.
 //

@@ -179,20 +179,7 @@ func (t *Tensor) checkDistinct(name string, cu []int, heads, dim int) error {
 		rows = cu[len(cu)-1]
 	}
 	token, head := t.TokenStride, t.HeadStride
-	ok := true
-	switch {
-	case rows == 0:
-	case rows <= 1 && heads <= 1:
-	case rows <= 1:
-		ok = head >= dim
-	case heads <= 1:
-		ok = token >= dim
-	case head <= token:
-		ok = head >= dim && token >= (heads-1)*head+dim
-	default:
-		ok = token >= dim && head >= (rows-1)*token+dim
-	}
-	if !ok {
+	if !distinct(rows, token, heads, head, dim) {
 		return fmt.Errorf("attention: %s: strides %d (token) and %d (head) make rows of %d channels overlap", name, token, head, dim)
 	}
 	if t.SequenceStride != 0 && len(cu) > 2 && longest > 0 {
@@ -206,4 +193,20 @@ func (t *Tensor) checkDistinct(name string, cu []int, heads, dim int) error {
 		}
 	}
 	return nil
+}
+
+// distinct reports whether rows tokens and heads of dim channels share no
+// element.
+func distinct(rows, token, heads, head, dim int) bool {
+	switch {
+	case rows == 0 || heads == 0 || rows == 1 && heads == 1:
+		return true
+	case rows == 1:
+		return head >= dim
+	case heads == 1:
+		return token >= dim
+	case head <= token:
+		return head >= dim && token >= (heads-1)*head+dim
+	}
+	return token >= dim && head >= (rows-1)*token+dim
 }

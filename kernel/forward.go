@@ -31,13 +31,15 @@ type pass struct {
 	panels  int // of V and O
 	vBlock  int // elements of one block of packed V
 	perHead bool
+	held    int  // keys whose panels are held at a time
+	whole   bool // tiles end with a panel, or with the sequence
 }
 
 func newPass(ops *Ops, ws *Workspace, t *Task) pass {
 	panels := padded(t.DV, ops.Panel) / ops.Panel
 	return pass{
 		Ops: ops, Workspace: ws, t: t, inGroup: ops.groupStrips(),
-		panels: panels, vBlock: panels * ops.vStep(), perHead: t.Mask.perHead(),
+		panels: panels, vBlock: panels * ops.vStep(), perHead: t.Mask.perHead(), held: SpanKeys,
 	}
 }
 
@@ -155,9 +157,14 @@ func (p *pass) fillLanes(s *strip) {
 	t, ws := p.t, p.Workspace
 	s.lo, s.hi, s.fullLo, s.fullHi = t.Keys, 0, 0, t.Keys
 	x := lane{i: s.first / t.Group, h: s.first % t.Group}
-	x.lo, x.hi = t.Mask.rangeOf(&t.Sequence, x.i)
+	lo, hi := t.Mask.rangeOf(&t.Sequence, x.i)
 	for r := range s.loops.Width {
 		n := s.lane + r
+		x.lo, x.hi = lo, hi
+		if p.whole && math.IsInf(t.lse(&x), -1) {
+			// It has seen nothing, if only for a bias of -Inf.
+			x.lo, x.hi = 0, 0
+		}
 		ws.lanes[n] = x
 		s.fullLo, s.fullHi = max(s.fullLo, x.lo), min(s.fullHi, x.hi)
 		if x.lo < x.hi {
@@ -174,7 +181,7 @@ func (p *pass) fillLanes(s *strip) {
 		}
 		if x.h++; x.h == t.Group {
 			x.i, x.h = x.i+1, 0
-			x.lo, x.hi = t.Mask.rangeOf(&t.Sequence, x.i)
+			lo, hi = t.Mask.rangeOf(&t.Sequence, x.i)
 		}
 	}
 }
@@ -276,9 +283,9 @@ func (p *pass) tile(s *strip, i, span, b, end int) {
 	for r := range w {
 		p.max[r] = float32(math.Inf(-1))
 	}
-	p.logits(s, &c, b, c.from, c.full, true)
-	p.logits(s, &c, b, c.full, c.rest, false)
-	p.logits(s, &c, b, c.rest, c.to, true)
+	p.logits(p.s, s, &c, b, c.from, c.full, true)
+	p.logits(p.s, s, &c, b, c.full, c.rest, false)
+	p.logits(p.s, s, &c, b, c.rest, c.to, true)
 	n := c.to - c.from
 	o, m, l, empty := p.state(s, i, span)
 	p.Softmax(&p.s[0], &p.max[0], m, l, &p.alpha[0], n, w, t.Score.unit())
@@ -291,9 +298,7 @@ func (p *pass) tile(s *strip, i, span, b, end int) {
 	}
 	v := &p.v[block*p.vBlock+(c.from-b)*p.Panel]
 	if !p.finite[block] && c.rest-c.full < n {
-		if !c.filled {
-			p.fillWords(s, c.from, n)
-		}
+		p.wordsOf(s, &c, c.from, c.to)
 		p.AccumulateVisible(o, v, &p.s[0], alpha, &p.words[0], n, p.vStep(), p.panels, p.Panel, w)
 		return
 	}
@@ -315,6 +320,9 @@ func (p *pass) cut(s *strip, b, end int) cuts {
 		return c
 	}
 	c.from -= (c.from - b) % p.Panel
+	if p.whole {
+		c.to = min(b+padded(c.to-b, p.Panel), end)
+	}
 	c.full = min(b+padded(max(c.from, s.fullLo)-b, p.Panel), c.to)
 	c.rest = min(c.to, s.fullHi)
 	if c.rest < end {
@@ -354,13 +362,13 @@ func (p *pass) sees(s *strip, from, to int) bool {
 }
 
 // logits computes the logits of the keys a <= j < z, one part of the tile that
-// c cuts from the block that starts at b.
-func (p *pass) logits(s *strip, c *cuts, b, a, z int, masked bool) {
+// c cuts from the block that starts at b. The tile starts with key c.from.
+func (p *pass) logits(tile []float32, s *strip, c *cuts, b, a, z int, masked bool) {
 	if a >= z {
 		return
 	}
 	t, w, n := p.t, s.loops.Width, z-a
-	tile := &p.s[(a-c.from)*w]
+	part := &tile[(a-c.from)*w]
 	// Only the last pass over the tile sees what the maximum is to be taken of.
 	maximum := func(last bool) *float32 {
 		if last {
@@ -369,31 +377,39 @@ func (p *pass) logits(s *strip, c *cuts, b, a, z int, masked bool) {
 		return &p.unused[0]
 	}
 	softcap, alibi, bias := t.Score.softcap > 0, t.Slopes != nil, t.Bias.Data != nil
-	s.loops.Score(tile, maximum(!softcap && !alibi && !bias && !masked),
-		&p.k[(b%SpanKeys+a-b)*t.DK], &p.q[s.q], t.DK, (n+p.Panel-1)/p.Panel)
+	s.loops.Score(part, maximum(!softcap && !alibi && !bias && !masked),
+		&p.k[(b%p.held+a-b)*t.DK], &p.q[s.q], t.DK, (n+p.Panel-1)/p.Panel)
 	mul := t.Score.mul
 	if softcap {
-		p.Softcap(tile, maximum(!alibi && !bias && !masked), n, w, t.Score.capMul, t.Score.softcap)
+		p.Softcap(part, maximum(!alibi && !bias && !masked), n, w, t.Score.capMul, t.Score.softcap)
 		mul = 1
+		if p.whole {
+			copy(p.capped[(a-c.from)*w:], tile[(a-c.from)*w:(z-c.from)*w])
+		}
 	}
 	if alibi {
 		for r := range w {
 			p.dist[r] = p.pos[s.lane+r] - int32(a)
 		}
-		p.ALiBi(tile, maximum(!bias && !masked), &p.slope[s.lane], &p.dist[0], n, w, mul)
+		p.ALiBi(part, maximum(!bias && !masked), &p.slope[s.lane], &p.dist[0], n, w, mul)
 		mul = 1
 	}
 	if bias {
 		p.offsets(s, &t.Bias, a)
 		p.Gather(&p.bias[0], &t.Bias.Data[0], &p.off[0], n, w, 1)
-		p.Bias(tile, maximum(!masked), &p.bias[0], n, w, mul)
+		p.Bias(part, maximum(!masked), &p.bias[0], n, w, mul)
 	}
 	if masked {
-		if !c.filled || n < c.to-c.from {
-			p.fillWords(s, a, n)
-			c.filled = false
-		}
-		p.Mask(tile, maximum(true), &p.words[0], n, w)
+		p.wordsOf(s, c, a, z)
+		p.Mask(part, maximum(true), &p.words[0], n, w)
+	}
+}
+
+// wordsOf fills words for the keys a <= j < z of the tile that c cuts.
+func (p *pass) wordsOf(s *strip, c *cuts, a, z int) {
+	if whole := a == c.from && z == c.to; !c.filled || !whole {
+		p.fillWords(s, a, z-a)
+		c.filled = whole
 	}
 }
 
@@ -403,10 +419,10 @@ func (p *pass) fillWords(s *strip, j0, n int) Visibility {
 	t, w := p.t, s.loops.Width
 	row := &p.Workspace.row // masks are given it, and it would escape
 	count := (n + 31) / 32
-	last := -1
+	var last lane
 	for r, x := range p.lanesOf(s) {
-		if x.i != last || p.perHead {
-			last = x.i
+		if r == 0 || x.i != last.i || x.hi != last.hi || p.perHead {
+			last = x
 			setRange(row[:count], x.lo, min(x.hi, j0+n), j0)
 			for _, b := range t.Mask.Bitmaps {
 				b.Row(&t.Sequence, t.FirstHead+x.h, x.i, j0, n, row)

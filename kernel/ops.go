@@ -18,6 +18,12 @@ const (
 	// SpanKeys keys are accumulated from an empty state; spans are folded
 	// left to right.
 	SpanKeys = 8 * BlockKeys
+	// GradRows rows are summed from zero into the gradients of a key, then added
+	// to what the groups of rows after them gave. Strips of 8, 16, 24 and 32 fit.
+	GradRows = 96
+	// GradShift: the backward pass carries probabilities times 2^GradShift, and so
+	// all sums over them, so that one down to 2^-157 counts beside a large sink.
+	GradShift = 32
 )
 
 // MaxLanes is the widest strip a table may have.
@@ -110,6 +116,43 @@ type Ops struct {
 	// weight is what the output before the sink, o/l, is worth after it. A sink
 	// may exceed all logits by so much that it is subnormal.
 	Sink func(m, l, weight, sink *float32, w int)
+
+	// The backward pass. Gradients of keys, and the rows they are sums of, lie in
+	// panels [channels/Columns][row][Columns], so that lanes are channels there.
+
+	// Columns is the number of channels of such a panel: a vector.
+	Columns int
+	// PackRows packs n rows: dst[c/Columns*step + i*Columns + c%Columns] =
+	// src[off[i]+c], and zeros from channel d to the end of its panel. It reports
+	// whether all values are finite.
+	PackRows func(dst, src *float32, off *int, n, d, step int) (finite bool)
+	// UnpackRows is its inverse:
+	//
+	//	dst[off[i]+c] = src[c/Columns*step + i*Columns + c%Columns]*mul + 0
+	UnpackRows func(dst *float32, off *int, src *float32, n, d, step int, mul float32)
+	// Dot: d[r] = fma chain over c ascending of a[c][r]*b[c][r], from 0     c < n
+	Dot func(d, a, b *float32, n, w int)
+	// Gradient turns n rows of logits into probabilities, times 2^GradShift, and the
+	// gradients dp of what multiplies V into those of the logits, in place:
+	//
+	//	p = 2^(GradShift + ((s-hi[r])-lo[r]) * (unit+rest))
+	//	dp = p * fma(dp, keep, -delta[r]); s = p*keep
+	//
+	// keep, a tile like s, is nil for ones. p is 0 below 2^-125 and at most 2^127.
+	Gradient func(s, dp, keep, hi, lo, delta *float32, n, w int, unit, rest float32)
+	// Hide makes a and b zero where bit j%32 of words[j/32][r] is clear.
+	Hide func(a, b *float32, words *uint32, n, w int)
+	// Uncap takes gradients back through a softcap: ds = ds * fma(-t, t, 1), where
+	// t = capped*inv, capped being a tile of capped logits.
+	Uncap func(ds, capped *float32, n, w int, inv float32)
+	// AddOuter adds to the gradients g of tiles*Panel keys what some query rows
+	// give:
+	//
+	//	g[j][c] += fma chain over rows i ascending of p[j][i]*x[i][c], from 0
+	//
+	// g and x are panels, gStep and xStep elements apart. Row i lies in lane i%w of
+	// the tile [keys][w] that starts at p + i/w*pStep.
+	AddOuter func(g, p, x *float32, tiles, rows, w, pStep, panels, gStep, xStep int)
 
 	// AccumulateVisible is Strip.Accumulate for a tile that is partly masked
 	// and whose V holds NaN or Inf: it leaves hidden keys out instead of

@@ -16,6 +16,10 @@ type Score struct {
 	softcap float32 // 0: none
 	capMul  float32 // raw score to the argument of tanh
 	scale   float64 // of the maximum in LSE, where logits are raw
+	// What sums of dS are multiplied by to give the gradients of q and k: mostly
+	// all at once, by grad, but first by first if that would not be a normal
+	// number.
+	first, grad float32
 }
 
 // Scales outside these bounds would leave float32 once multiplied by log2(e)
@@ -26,11 +30,16 @@ const minScale, maxScale = 0x1p-100, 0x1p+100
 // says that ALiBi or a bias follows.
 func NewScore(scale float64, softcap float32, more bool) Score {
 	s := Score{qmul: 1, scale: math.Abs(scale), softcap: softcap, natural: softcap > 0 || more}
+	clamped := math.Max(-math.MaxFloat32, math.Min(scale, math.MaxFloat32))
+	s.first, s.grad = 1, float32(clamped*unshift)
+	if math.Abs(clamped*unshift) < 0x1p-126 {
+		s.first, s.grad = unshift, float32(clamped)
+	}
 	if scale < 0 {
 		s.qmul = -1
 	}
 	if s.scale < minScale || s.scale > maxScale {
-		s.qmul = float32(math.Max(-math.MaxFloat32, math.Min(scale, math.MaxFloat32)))
+		s.qmul = float32(clamped)
 		s.scale = 1
 	}
 	s.mul = float32(s.scale)
@@ -43,8 +52,25 @@ func NewScore(scale float64, softcap float32, more bool) Score {
 
 // unit is what multiplies a difference of logits to give a power of two.
 func (s *Score) unit() float32 {
+	unit, _ := s.exactUnit()
+	return unit
+}
+
+// exactUnit is unit as the sum of two float32.
+func (s *Score) exactUnit() (unit, rest float32) {
+	u := s.scale * log2e
 	if s.natural {
-		return log2e
+		u = log2e
 	}
-	return float32(s.scale * log2e)
+	unit = float32(u)
+	return unit, float32(u - float64(unit))
+}
+
+// split returns lse in the units of the logits, as the sum of two float32.
+func (s *Score) split(lse float64) (hi, lo float32) {
+	if !s.natural {
+		lse /= s.scale
+	}
+	hi = float32(lse)
+	return hi, float32(lse - float64(hi))
 }

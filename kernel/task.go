@@ -18,7 +18,7 @@ type Dropout struct {
 	Rates []float32
 }
 
-// Task is the forward pass of some rows of one sequence and one kv head. A row
+// Task is the forward or backward pass of some rows of one sequence and one kv head. A row
 // is a pair of position and head within the group of Group query heads, and
 // rows are numbered position-major: row = position*Group + head. All views
 // start at the first token of the sequence and the first head of the group.
@@ -48,6 +48,40 @@ type Task struct {
 	Stop *atomic.Bool
 	Done <-chan struct{}
 }
+
+// Gradients is what the backward pass of a task reads and writes besides. Views
+// are like those of what they are gradients of; where Data is nil a gradient is
+// not wanted.
+type Gradients struct {
+	DO   Rows
+	DLSE []float64 // of row (i, h): DLSE[i*LSERow+h]; nil: zero
+	DQ   Rows
+	// DK and DV are sums over all rows of the sequence. Its tasks add to them from
+	// the last rows to the first; First and Last say whether no task comes before
+	// or after.
+	DK, DV      Rows
+	First, Last bool
+	// DBias is added to, after ClearBias says whether to clear the rows of the task
+	// or, with a Row of 0, those of its heads.
+	DBias     Rows
+	ClearBias bool
+	// DSinks takes what row (i, h) gives to the gradient of its sink, at i*LSERow+h.
+	DSinks []float64
+	Order  Order
+}
+
+// Order makes the tasks that add to the same gradients take turns. A cell is
+// CellKeys keys.
+type Order interface {
+	// Wait returns once all earlier tasks are done with a cell, or false if the
+	// task is to end.
+	Wait(cell int) bool
+	// Done says that the task is done with a cell and all before it.
+	Done(cell int)
+}
+
+// lse is the LSE of a row.
+func (t *Task) lse(x *lane) float64 { return t.LSE[x.i*t.LSERow+x.h] }
 
 // stopped reports whether the task is to end early.
 func (t *Task) stopped() bool {

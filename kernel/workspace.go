@@ -44,6 +44,8 @@ type Workspace struct {
 	dist            [MaxLanes]int32
 	lse             [MaxLanes]float64
 	off             [MaxLanes]int
+
+	gradients
 }
 
 // grow returns s with length n, its contents undefined. Buffers are rounded up
@@ -71,5 +73,20 @@ func (ops *Ops) ScratchBytes(rows, dk, dv int) int64 {
 		2*BlockKeys*MaxLanes
 	const perLane = 32 + 4*4 + 4*4 + 8 + 16
 	bytes := 4*floats + lanes*perLane + 4*MaskWords*MaxLanes
+	return bytes + bytes/8
+}
+
+// BackwardBytes bounds the workspace of the backward pass of any task of at most
+// rows rows.
+func (ops *Ops) BackwardBytes(rows, dk, dv int) int64 {
+	_, widest := ops.widths()
+	lanes, group := int64(rows+widest), int64(GradRows+widest)
+	dkp, q, v := int64(padded(dk, ops.Panel)), int64(padded(dk, ops.Columns)), int64(padded(dv, ops.Columns))
+	floats := CellKeys*(int64(dk)+int64(dv)+q+v) + CellKeys/BlockKeys*dkp/int64(ops.Panel)*int64(ops.vStep()) +
+		lanes*(int64(dk)+int64(dv)+dkp+q+v) + int64(widest*dv) +
+		2*BlockKeys*group + int64(5*BlockKeys*widest) + MaskWords*(group+int64(widest))
+	// A strip has at least a lane, a group at most GradRows rows.
+	const perLane = 32 + 3*4 + 2*4 + 8 + 8 + 104 + 8
+	bytes := 4*floats + lanes*perLane + 40*group
 	return bytes + bytes/8
 }

@@ -97,13 +97,13 @@ func (g *gen) softcap() {
 	const chains = 3
 	e := g.newExp2(chains, false)
 	y, most, u := g.vecN(chains), g.vec(), g.vec()
-	walk := g.newWalk(w)
+	walk := g.newWalk(w, 1)
 	rows := func(count int) {
-		g.eachRows(walk, count, func(rows []operand.Mem) { g.tanh(e, y, u, rows); g.cap(e, most, rows) })
+		g.eachRows(walk, count, func(tiles [][]operand.Mem) { g.tanh(e, y, u, tiles[0]); g.cap(e, most, tiles[0]) })
 	}
 	g.columns(w, func(offset reg.GPVirtual) {
 		lane := func(base reg.Register) operand.Mem { return operand.Mem{Base: base, Index: offset, Scale: 1} }
-		g.LEAQ(lane(s), walk.row)
+		g.LEAQ(lane(s), walk.tiles[0].row)
 		g.MOVQ(keys, walk.left)
 		g.VMOVUPS(lane(mx), most)
 		rows(chains)
@@ -187,27 +187,10 @@ func (g *gen) mask() {
 	f := g.newScores()
 	bits, bit := g.vec(), g.vec()
 	g.columns(f.w, func(offset reg.GPVirtual) {
-		ptr, word, left := g.GP64(), g.GP64(), g.GP64()
+		ptr := g.GP64()
 		g.LEAQ(operand.Mem{Base: s, Index: offset, Scale: 1}, ptr)
-		g.LEAQ(operand.Mem{Base: words, Index: offset, Scale: 1}, word)
-		g.MOVQ(f.rows, left)
 		g.VMOVUPS(operand.Mem{Base: mx, Index: offset, Scale: 1}, f.max)
-		next, done := g.label("word"), g.label("done")
-		g.Label(next)
-		g.TESTQ(left, left)
-		g.JZ(operand.LabelRef(done))
-		n, thirtyTwo := g.GP64(), g.GP64()
-		g.MOVQ(left, n)
-		g.MOVQ(operand.U32(32), thirtyTwo)
-		g.CMPQ(n, thirtyTwo)
-		g.CMOVQGT(thirtyTwo, n)
-		g.SUBQ(n, left)
-		g.VMOVUPS(at(word, 0), bits)
-		g.ADDQ(f.w, word)
-		g.loop(n, func() {
-			// The bit at hand goes to the sign, which is what blending asks.
-			g.VPSLLD(operand.U8(31), bits, bit)
-			g.VPSRLD(operand.U8(1), bits, bits)
+		g.eachBit(words, f.rows, f.w, offset, bits, bit, func() {
 			if g.wide {
 				g.VPMOVD2M(bit, reg.K1)
 				g.VBLENDMPS(at(ptr, 0), f.negative, reg.K1, f.x)
@@ -218,11 +201,36 @@ func (g *gen) mask() {
 			g.VMOVUPS(f.x, at(ptr, 0))
 			g.ADDQ(f.w, ptr)
 		})
-		g.JMP(operand.LabelRef(next))
-		g.Label(done)
 		g.VMOVUPS(f.max, operand.Mem{Base: mx, Index: offset, Scale: 1})
 	})
 	g.end()
+}
+
+// eachBit runs body for each row of a column with the row's bits of words in
+// the signs of bit.
+func (g *gen) eachBit(words, rows, w, offset reg.GPVirtual, bits, bit reg.VecPhysical, body func()) {
+	word, left := g.GP64(), g.GP64()
+	g.LEAQ(operand.Mem{Base: words, Index: offset, Scale: 1}, word)
+	g.MOVQ(rows, left)
+	next, done := g.label("word"), g.label("done")
+	g.Label(next)
+	g.TESTQ(left, left)
+	g.JZ(operand.LabelRef(done))
+	n, thirtyTwo := g.GP64(), g.GP64()
+	g.MOVQ(left, n)
+	g.MOVQ(operand.U32(32), thirtyTwo)
+	g.CMPQ(n, thirtyTwo)
+	g.CMOVQGT(thirtyTwo, n)
+	g.SUBQ(n, left)
+	g.VMOVUPS(at(word, 0), bits)
+	g.ADDQ(w, word)
+	g.loop(n, func() {
+		g.VPSLLD(operand.U8(31), bits, bit)
+		g.VPSRLD(operand.U8(1), bits, bits)
+		body()
+	})
+	g.JMP(operand.LabelRef(next))
+	g.Label(done)
 }
 
 // bits emits Ops.Bits: 32 booleans are compared with zero and their signs

@@ -31,6 +31,12 @@ func main() {
 		g.mask()
 		g.dropout()
 		g.packK()
+		g.gradient()
+		g.dot()
+		g.hide()
+		g.uncap()
+		g.addOuter()
+		g.packRows()
 	}
 	g := &gen{Context: c, isa: avx2, data: data}
 	g.packV(4)

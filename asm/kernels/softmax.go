@@ -38,34 +38,75 @@ func (g *gen) newExp2(chains int, spill bool) *exp2 {
 // place, are 2^(n-1), or +0 for n = -126; the coefficients are doubled in
 // return. AVX-512 rounds and scales, and a mask makes n <= -126 zero.
 func (g *gen) eval(e *exp2, out ...operand.Mem) {
-	chains := len(out)
 	constant := func(x float32) { g.VMOVUPS(g.data.float(x), e.c) }
 	constant(-126)
-	scale := float32(1)
 	if g.wide {
-		for i := range chains {
+		for i := range out {
 			g.VRNDSCALEPS(operand.U8(0), e.x[i], e.n[i])
 		}
-		for i := range chains {
-			const notLessEqual = 6 // true for NaN
-			g.VCMPPS(operand.U8(notLessEqual), e.c, e.n[i], masks[i])
+		for i := range out {
+			g.notBelow(e, i)
 			g.VSUBPS(e.n[i], e.x[i], e.x[i])
 		}
 	} else {
-		scale = 2
-		g.splitAVX2(e, out)
+		for i := range out {
+			g.VMAXPS(e.x[i], e.c, e.x[i])
+		}
+		constant(3<<22 + 126)
+		for i := range out {
+			g.VADDPS(e.c, e.x[i], e.p[i])
+		}
+		for i := range out {
+			n := e.integer(i)
+			g.VSUBPS(e.c, e.p[i], n)
+			g.VSUBPS(n, e.x[i], e.x[i])
+			g.power(e, i, out[i])
+		}
 	}
-	constant(scale * exp2Coefficients[6])
-	for i := range chains {
+	g.fraction(e, out)
+}
+
+// notBelow sets the mask of chain i where n is above c, or NaN.
+func (g *gen) notBelow(e *exp2, i int) {
+	const notLessEqual = 6
+	g.VCMPPS(operand.U8(notLessEqual), e.c, e.n[i], masks[i])
+}
+
+// integer is where AVX2 keeps the integer of chain i.
+func (e *exp2) integer(i int) reg.VecPhysical {
+	if e.n == nil {
+		return e.t
+	}
+	return e.n[i]
+}
+
+// power turns p, an integer plus magic, into a power of two in n or out.
+func (g *gen) power(e *exp2, i int, out operand.Mem) {
+	n := e.integer(i)
+	g.VPSLLD(operand.U8(23), e.p[i], n)
+	if e.n == nil {
+		g.VMOVUPS(n, out)
+	}
+}
+
+// fraction leaves 2^x[i], times the power of two in n or out, in p[i].
+func (g *gen) fraction(e *exp2, out []operand.Mem) {
+	scale := float32(2)
+	if g.wide {
+		scale = 1
+	}
+	constant := func(k int) { g.VMOVUPS(g.data.float(scale*exp2Coefficients[k]), e.c) }
+	constant(6)
+	for i := range out {
 		g.VMOVAPS(e.c, e.p[i])
 	}
 	for k := 5; k >= 0; k-- {
-		constant(scale * exp2Coefficients[k])
-		for i := range chains {
+		constant(k)
+		for i := range out {
 			g.VFMADD213PS(e.c, e.x[i], e.p[i])
 		}
 	}
-	for i := range chains {
+	for i := range out {
 		switch {
 		case g.wide:
 			g.VSCALEFPS_Z(e.n[i], e.p[i], masks[i], e.p[i])
@@ -73,29 +114,6 @@ func (g *gen) eval(e *exp2, out ...operand.Mem) {
 			g.VMULPS(out[i], e.p[i], e.p[i])
 		default:
 			g.VMULPS(e.n[i], e.p[i], e.p[i])
-		}
-	}
-}
-
-// splitAVX2 clamps x, splits off its integer n, and leaves 2^(n-1) in n or out.
-func (g *gen) splitAVX2(e *exp2, out []operand.Mem) {
-	for i := range out {
-		g.VMAXPS(e.x[i], e.c, e.x[i])
-	}
-	g.VMOVUPS(g.data.float(3<<22+126), e.c)
-	for i := range out {
-		g.VADDPS(e.c, e.x[i], e.p[i])
-	}
-	for i := range out {
-		n := e.t
-		if e.n != nil {
-			n = e.n[i]
-		}
-		g.VSUBPS(e.c, e.p[i], n)
-		g.VSUBPS(n, e.x[i], e.x[i])
-		g.VPSLLD(operand.U8(23), e.p[i], n)
-		if e.n == nil {
-			g.VMOVUPS(n, out[i])
 		}
 	}
 }
@@ -118,41 +136,61 @@ func (g *gen) lowest(m, low reg.VecPhysical) {
 	g.VXORPS(g.data.word(1<<31), low, low)
 }
 
-// walk goes down a column of a tile, several rows at a time.
+// walk goes down a column of tiles of one shape, several rows at a time.
 type walk struct {
-	row, row3 reg.GPVirtual // the row at hand, and the third after it
-	left      reg.GPVirtual // rows to come
-	pitch     reg.GPVirtual // bytes between rows
+	tiles []cursor
+	left  reg.GPVirtual // rows to come
+	pitch reg.GPVirtual // bytes between rows
 }
 
-func (g *gen) newWalk(pitch reg.GPVirtual) *walk {
-	return &walk{g.GP64(), g.GP64(), g.GP64(), pitch}
-}
+// cursor is the row at hand of a tile, and the third after it.
+type cursor struct{ row, row3 reg.GPVirtual }
 
-// eachRows hands body count rows, up to 6, as long as there are as many.
-func (g *gen) eachRows(w *walk, count int, body func(rows []operand.Mem)) {
-	rows := []operand.Mem{
-		at(w.row, 0), {Base: w.row, Index: w.pitch, Scale: 1}, {Base: w.row, Index: w.pitch, Scale: 2},
-		at(w.row3, 0), {Base: w.row3, Index: w.pitch, Scale: 1}, {Base: w.row3, Index: w.pitch, Scale: 2},
+// rows are six rows from the one at hand on.
+func (c cursor) rows(pitch reg.GPVirtual) []operand.Mem {
+	return []operand.Mem{
+		at(c.row, 0), {Base: c.row, Index: pitch, Scale: 1}, {Base: c.row, Index: pitch, Scale: 2},
+		at(c.row3, 0), {Base: c.row3, Index: pitch, Scale: 1}, {Base: c.row3, Index: pitch, Scale: 2},
 	}
+}
+
+func (g *gen) newWalk(pitch reg.GPVirtual, tiles int) *walk {
+	w := &walk{left: g.GP64(), pitch: pitch}
+	for range tiles {
+		w.tiles = append(w.tiles, cursor{g.GP64(), g.GP64()})
+	}
+	return w
+}
+
+// eachRows hands body count rows of each tile, up to 6, as long as there are as
+// many.
+func (g *gen) eachRows(w *walk, count int, body func(tiles [][]operand.Mem)) {
 	top, done := g.label("rows"), g.label("done")
 	g.SUBQ(operand.U8(count), w.left)
 	g.JL(operand.LabelRef(done))
 	g.align()
 	g.Label(top)
-	if count >= 3 {
-		g.LEAQ(rows[2], w.row3)
-		g.ADDQ(w.pitch, w.row3)
+	var tiles [][]operand.Mem
+	for _, c := range w.tiles {
+		rows := c.rows(w.pitch)
+		if count >= 3 {
+			g.LEAQ(rows[2], c.row3)
+			g.ADDQ(w.pitch, c.row3)
+		}
+		tiles = append(tiles, rows[:count])
 	}
-	body(rows[:count])
-	switch {
-	case count == 3:
-		g.MOVQ(w.row3, w.row)
-	case count > 3:
-		g.LEAQ(rows[count-1], w.row)
-		g.ADDQ(w.pitch, w.row)
-	default:
-		g.LEAQ(rows[count], w.row)
+	body(tiles)
+	for _, c := range w.tiles {
+		rows := c.rows(w.pitch)
+		switch {
+		case count == 3:
+			g.MOVQ(c.row3, c.row)
+		case count > 3:
+			g.LEAQ(rows[count-1], c.row)
+			g.ADDQ(w.pitch, c.row)
+		default:
+			g.LEAQ(rows[count], c.row)
+		}
 	}
 	g.SUBQ(operand.U8(count), w.left)
 	g.JGE(operand.LabelRef(top))
@@ -173,9 +211,10 @@ func (g *gen) softmax() {
 		e = g.newExp2(4, false)
 	}
 	first := e.x[0]
-	walk := g.newWalk(w)
+	walk := g.newWalk(w, 1)
 	rows := func(count int) {
-		g.eachRows(walk, count, func(out []operand.Mem) {
+		g.eachRows(walk, count, func(tiles [][]operand.Mem) {
+			out := tiles[0]
 			for i := range out {
 				g.VADDPS(out[i], low, e.x[i])
 			}
@@ -199,7 +238,7 @@ func (g *gen) softmax() {
 		g.eval(e, lane(alpha))
 		g.VMOVUPS(e.p[0], lane(alpha))
 		g.zero(sum)
-		g.LEAQ(lane(s), walk.row)
+		g.LEAQ(lane(s), walk.tiles[0].row)
 		g.MOVQ(keys, walk.left)
 		rows(len(e.x))
 		rows(2)

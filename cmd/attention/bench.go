@@ -37,7 +37,7 @@ process: on the thread's clock for one worker, on the wall clock for more.
 Packing and everything else is included. The percentage is the median of the
 samples' ratios.`, stdout)
 	m := measurement{}
-	f.StringVar(&m.Op, "op", "forward", "operation: forward")
+	f.StringVar(&m.Op, "op", "forward", "operation: forward or backward, which counts 2.5 times the flops")
 	f.StringVar(&m.Kernel, "kernel", attention.Kernels()[0], "kernel: "+strings.Join(attention.Kernels(), ", "))
 	f.IntVar(&m.QHeads, "qheads", 8, "query heads")
 	f.IntVar(&m.KVHeads, "kvheads", 0, "key/value heads; 0: as many as query heads")
@@ -57,7 +57,7 @@ samples' ratios.`, stdout)
 	}
 	spec := workload.Spec{
 		QueryHeads: m.QHeads, KVHeads: m.KVHeads, Dim: m.Dim, ValueDim: *vdim,
-		Lengths: []int{m.SeqLen}, Causal: m.Causal, Kernel: m.Kernel, Workers: m.Workers,
+		Lengths: []int{m.SeqLen}, Causal: m.Causal, Backward: m.Op == "backward", Kernel: m.Kernel, Workers: m.Workers,
 	}
 	if err := m.check(*vdim); err != nil {
 		return err
@@ -91,8 +91,8 @@ samples' ratios.`, stdout)
 
 // check verifies the flags that the library would not, or would not name.
 func (m *measurement) check(vdim int) error {
-	if m.Op != "forward" {
-		return fmt.Errorf("-op: %q is not an operation, which are: forward", m.Op)
+	if m.Op != "forward" && m.Op != "backward" {
+		return fmt.Errorf("-op: %q is not an operation, which are: forward, backward", m.Op)
 	}
 	if !slices.Contains(attention.Kernels(), m.Kernel) {
 		return fmt.Errorf("-kernel: %q is not one this processor runs, which are %s", m.Kernel, strings.Join(attention.Kernels(), ", "))

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -125,23 +124,18 @@ func (r *report) checkCase(c namedCase, p *casefile.Problem) error {
 	if err != nil {
 		return err
 	}
-	if !sameBits(got, portable) {
+	if !caserun.Same(got, portable) {
 		r.same = false
 		return errors.New("bits differ from the portable kernel's")
 	}
-	o, err := casefile.Compare(c.Case, "O", got.O)
-	if err != nil {
-		return err
-	}
-	results := []casefile.Comparison{o}
-	if c.Array("LSE", casefile.Output) != nil {
-		lse, err := casefile.Compare(c.Case, "LSE", got.LSE)
+	for i := range got.Results {
+		if c.Array(got.Results[i].Name, casefile.Output) == nil {
+			continue
+		}
+		x, err := got.Results[i].Compare(c.Case)
 		if err != nil {
 			return err
 		}
-		results = append(results, lse)
-	}
-	for _, x := range results {
 		if share := x.Worst / x.Limit; share > r.worst || r.worstCase == "" {
 			r.worst, r.worstCase = share, fmt.Sprintf("%.3g of %.3g, %s of %s", x.Worst, x.Limit, x.Name, c.name)
 		}
@@ -150,15 +144,6 @@ func (r *report) checkCase(c namedCase, p *casefile.Problem) error {
 		}
 	}
 	return nil
-}
-
-// sameBits compares results bit for bit, any NaN being like any other.
-func sameBits(a, b *caserun.Call) bool {
-	return slices.EqualFunc(a.O, b.O, func(x, y float32) bool {
-		return math.Float32bits(x) == math.Float32bits(y) || x != x && y != y
-	}) && slices.EqualFunc(a.LSE, b.LSE, func(x, y float64) bool {
-		return math.Float64bits(x) == math.Float64bits(y) || x != x && y != y
-	})
 }
 
 // speed measures a forward pass of two heads of 64 channels.

@@ -11,7 +11,8 @@ import (
 
 // run computes the outputs of a case file.
 func run(args []string, stdout, _ io.Writer) error {
-	f := newFlags("run", " IN.case", `Computes O (float32) and LSE (float64) of a case in the format attn-oracle-1 and
+	f := newFlags("run", " IN.case", `Computes O (float32) and LSE (float64) of a case in the format attn-oracle-1,
+and if it has dO or dLSE the gradients dQ, dK, dV, dBias and dSinks (float32), and
 writes a case with the same attributes and inputs and these outputs.`, stdout)
 	kernel := f.String("kernel", "", "kernel to use (default: the fastest)")
 	workers := f.Int("workers", 0, "goroutines; 0: one for each processor")
@@ -34,7 +35,7 @@ writes a case with the same attributes and inputs and these outputs.`, stdout)
 	if err != nil {
 		return fmt.Errorf("%s: %w", f.Arg(0), err)
 	}
-	return withOutputs(in, p, call).WriteFile(*out)
+	return withResults(in, call).WriteFile(*out)
 }
 
 // compute computes the outputs of a case. A small file can ask for more of them
@@ -52,11 +53,11 @@ func compute(p *casefile.Problem, kernel string, workers int) (*caserun.Call, er
 	return call, call.Run()
 }
 
-// withOutputs is the case in with its inputs and the outputs of call.
-func withOutputs(in *casefile.Case, p *casefile.Problem, call *caserun.Call) *casefile.Case {
-	tokens := p.CuQ[len(p.CuQ)-1]
-	arrays := append(in.Inputs(),
-		casefile.NewArray("O", casefile.Output, []int{tokens, p.Hq, p.Dv}, call.O),
-		casefile.NewArray("LSE", casefile.Output, []int{tokens, p.Hq}, call.LSE))
+// withResults is the case in with its inputs and the results of call.
+func withResults(in *casefile.Case, call *caserun.Call) *casefile.Case {
+	arrays := in.Inputs()
+	for i := range call.Results {
+		arrays = append(arrays, call.Results[i].Array())
+	}
 	return casefile.New(in.Header, arrays...)
 }

@@ -13,6 +13,9 @@ const (
 	UnitBFloat16 = 1.0 / (1 << 8)
 )
 
+// smallestNormal is that of float32.
+const smallestNormal = 0x1p-126
+
 // Comparison says how far a result is from the expected values.
 type Comparison struct {
 	Name  string  // of the output
@@ -45,9 +48,9 @@ func Compare[T float32 | float64](c *Case, name string, got []T) (Comparison, er
 // If the case has a tolerance_abs, that is what the error is divided by, and the
 // limit is 1. Otherwise the error of an element is
 //
-//	(|got - want| - 2^-149) / (unit · magnitude)
+//	(|got - want| - 2^-149) / (unit · max(magnitude, 2^-126))
 //
-// and the limit is max(64, 8 · the error of a plain float32 attention in these
+// as below 2^-126 a float32 has fewer bits, and the limit is max(64, 8 · the error of a plain float32 attention in these
 // units). Where both the expected value and its magnitude are 0, the result must
 // be exactly 0. An infinity must be equal, and a NaN must be a NaN: any other
 // value is infinitely wrong.
@@ -67,7 +70,12 @@ func CompareUnit[T float32 | float64](c *Case, name string, got []T, unit float6
 	if c.ToleranceAbs <= 0 {
 		result.Limit = max(64, 8*c.Checks.F32NaiveErrUnits[name])
 		slack = math.SmallestNonzeroFloat32
-		tolerance = func(i int) float64 { return unit * magnitude[i] }
+		tolerance = func(i int) float64 {
+			if magnitude[i] == 0 {
+				return 0
+			}
+			return unit * max(magnitude[i], smallestNormal)
+		}
 	}
 	for i := range got {
 		g := float64(got[i])

@@ -38,9 +38,6 @@ type Subject struct {
 	// Merge combines attention over two disjoint sets of keys. o: [n, Dv];
 	// lse: [n].
 	Merge func(o1, lse1, o2, lse2 []float64) (o, lse []float64, err error)
-	// ForwardOnly says that Run computes no gradients. Those of the reference
-	// stand in for them.
-	ForwardOnly bool
 	// Tolerance is the error accepted, relative to max(1, |expected|).
 	Tolerance float64
 }
@@ -97,10 +94,6 @@ func (s Subject) run(p *Problem) (*Result, error) {
 	r, err := s.Run(p)
 	if err != nil {
 		return nil, err
-	}
-	if s.ForwardOnly && (p.DO != nil || p.DLSE != nil) {
-		g := ref.Backward(p.Problem)
-		r.DQ, r.DK, r.DV = g.DQ, g.DK, g.DV
 	}
 	tq, tk := p.CuQ[p.Batch()], p.CuK[p.Batch()]
 	want := map[string][2]int{

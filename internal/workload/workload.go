@@ -16,6 +16,7 @@ type Spec struct {
 	Dim, ValueDim       int // ValueDim 0: Dim
 	Lengths             []int
 	Causal              bool
+	Backward            bool // measure the backward pass instead of the forward pass
 	Kernel              string
 	Workers             int // 0: 1
 
@@ -32,8 +33,11 @@ type Workload struct {
 	Inputs   attention.Inputs
 	Outputs  attention.Outputs
 	Batch    attention.Batch
+	// Gradients is nil in a forward pass.
+	Gradients *attention.Gradients
 	// Flops are the useful ones: a multiplication and an addition for every
-	// visible pair, head, and channel of K and of V.
+	// visible pair, head, and channel of K and of V; 2.5 times that in a backward
+	// pass.
 	Flops float64
 
 	workers int
@@ -81,8 +85,15 @@ func New(s Spec) (*Workload, error) {
 	}
 	w.Flops = s.pairs() * float64(s.QueryHeads) * 2 * float64(s.Dim+s.ValueDim)
 	var err error
-	w.Operator, err = attention.New(cfg)
-	return w, err
+	if w.Operator, err = attention.New(cfg); err != nil || !s.Backward {
+		return w, err
+	}
+	w.Flops *= 2.5
+	w.Gradients = &attention.Gradients{
+		DO: tensor(s.QueryHeads, s.ValueDim), DQ: tensor(s.QueryHeads, s.Dim),
+		DK: tensor(s.KVHeads, s.Dim), DV: tensor(s.KVHeads, s.ValueDim),
+	}
+	return w, w.Operator.Forward(w.Inputs, w.Outputs, w.Batch)
 }
 
 func (s *Spec) pairs() float64 {
@@ -101,7 +112,12 @@ func (s *Spec) pairs() float64 {
 }
 
 // Run computes the problem once.
-func (w *Workload) Run() error { return w.Operator.Forward(w.Inputs, w.Outputs, w.Batch) }
+func (w *Workload) Run() error {
+	if w.Gradients != nil {
+		return w.Operator.Backward(w.Inputs, w.Outputs, *w.Gradients, w.Batch)
+	}
+	return w.Operator.Forward(w.Inputs, w.Outputs, w.Batch)
+}
 
 // Ragged draws n lengths uniformly from lo to hi, by a fixed seed.
 func Ragged(n, lo, hi int) []int {

@@ -40,6 +40,8 @@ func Run(t *testing.T, want, got *kernel.Ops) {
 		{"Bits", s.bits}, {"Softmax", s.softmax}, {"Dropout", s.dropout}, {"Fold", s.fold},
 		{"LogSum", s.logSum}, {"Sink", s.sink}, {"AccumulateVisible", s.accumulateVisible},
 		{"Score", s.score}, {"Accumulate", s.accumulate},
+		{"PackRows", s.packRows}, {"UnpackRows", s.unpackRows}, {"Dot", s.dot}, {"Gradient", s.gradients},
+		{"Hide", s.hide}, {"Uncap", s.uncap}, {"AddOuter", s.addOuter},
 	} {
 		t.Run(f.name, f.test)
 	}
@@ -67,6 +69,12 @@ func (s *suite) shape(t *testing.T) {
 			t.Errorf("strip of width %d costs %d, must be positive", x.Width, x.Cost)
 		}
 		seen[x.Width] = true
+	}
+	if w := s.got.Strips[0].Width; w > 0 && kernel.GradRows%w != 0 {
+		t.Errorf("the first strip's width is %d, must divide a group of %d rows", w, kernel.GradRows)
+	}
+	if c := s.got.Columns; c < 1 || c > kernel.MaxLanes {
+		t.Errorf("Columns is %d, must be positive and at most %d", c, kernel.MaxLanes)
 	}
 }
 
