@@ -276,18 +276,21 @@ func (c *call) checkDBias(outs, ins []region) error {
 		if !distinct(rows, x.QueryStride, heads, x.HeadStride, s.Keys) {
 			return fmt.Errorf("attention: DBias: strides of entry %d, %d (head) and %d (query), make rows of %d keys overlap", b, x.HeadStride, x.QueryStride, s.Keys)
 		}
-		span := [1]region{regionOf("DBias", x.Data[:(heads-1)*x.HeadStride+(rows-1)*x.QueryStride+s.Keys])}
-		for _, list := range [...][]region{outs, ins} {
-			for _, r := range list {
-				if err := apart(r, span[:]); err != nil {
-					return err
-				}
+		c.spans = append(c.spans, regionOf("DBias", x.Data[:(heads-1)*x.HeadStride+(rows-1)*x.QueryStride+s.Keys]))
+		span := c.spans[len(c.spans)-1:]
+		for i := range outs {
+			if span[0].overlaps(outs[i]) {
+				return fmt.Errorf("attention: DBias: entry %d overlaps %s", b, outs[i].name)
 			}
 		}
-		if err := op.checkApart(&Inputs{Q: in.Q, K: in.K, V: in.V, Sinks: in.Sinks, Dropout: in.Dropout}, batch, span[:]); err != nil {
+		for _, r := range ins {
+			if err := apart(r, span); err != nil {
+				return err
+			}
+		}
+		if err := op.tensorsApart(in, batch, span); err != nil {
 			return err
 		}
-		c.spans = append(c.spans, span[0])
 	}
 	// Entries must not overlap each other, nor any of Bias, which may.
 	for b := range in.Bias {

@@ -190,6 +190,19 @@ func (op *Operator) checkInputs(in *Inputs, batch *Batch) error {
 
 // checkApart verifies that no input overlaps an output.
 func (op *Operator) checkApart(in *Inputs, batch *Batch, outs []region) error {
+	if err := op.tensorsApart(in, batch, outs); err != nil {
+		return err
+	}
+	for b := range in.Bias {
+		if err := apart(regionOf("Bias", in.Bias[b].Data), outs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tensorsApart is checkApart but for Bias.
+func (op *Operator) tensorsApart(in *Inputs, batch *Batch, outs []region) error {
 	for _, x := range op.tensors(in, batch) {
 		if err := apart(x.region(), outs); err != nil {
 			return err
@@ -201,11 +214,6 @@ func (op *Operator) checkApart(in *Inputs, batch *Batch, outs []region) error {
 	}
 	for _, r := range others {
 		if err := apart(r, outs); err != nil {
-			return err
-		}
-	}
-	for b := range in.Bias {
-		if err := apart(regionOf("Bias", in.Bias[b].Data), outs); err != nil {
 			return err
 		}
 	}

@@ -72,9 +72,11 @@ func (ops *Ops) ScratchBytes(rows, dk, dv int) int64 {
 		lanes*(int64(dk)+dvp) + group*dvp +
 		2*BlockKeys*MaxLanes
 	const perLane = 32 + 4*4 + 4*4 + 8 + 16
-	bytes := 4*floats + lanes*perLane + 4*MaskWords*MaxLanes
-	return bytes + bytes/8
+	return withRounding(4*floats + lanes*perLane + 4*MaskWords*MaxLanes)
 }
+
+// withRounding adds what grow and the allocator round up.
+func withRounding(bytes int64) int64 { return bytes + bytes/4 }
 
 // BackwardBytes bounds the workspace of the backward pass of any task of at most
 // rows rows.
@@ -87,6 +89,5 @@ func (ops *Ops) BackwardBytes(rows, dk, dv int) int64 {
 		2*BlockKeys*group + int64(5*BlockKeys*widest) + MaskWords*(group+int64(widest))
 	// A strip has at least a lane, a group at most GradRows rows.
 	const perLane = 32 + 3*4 + 2*4 + 8 + 8 + 104 + 8
-	bytes := 4*floats + lanes*perLane + 40*group
-	return bytes + bytes/8
+	return withRounding(4*floats + lanes*perLane + 40*group)
 }
