@@ -16,6 +16,10 @@
 //		attention.Ragged([]int{0, 17, 40}), // two sequences: 17 and 23 tokens
 //	)
 //
+// For training, [Operator.Backward] takes the gradient of the loss with respect
+// to O back to Q, K and V. What it needs of the forward pass is its arguments, O
+// and LSE.
+//
 // An [Operator] says what a layer computes; it is made once and is safe for
 // concurrent use. A [Batch] says which tokens form which sequence, a [Tensor]
 // where they lie in memory. The caller allocates all outputs; after the first
@@ -53,6 +57,8 @@
 //	l         the sum of the probabilities of a row so far
 //	LSE       ln of the sum of exp(s) over the visible keys: m + ln(l)
 //	o         the sum of p*v of a row; O is o/l
+//	dX        the gradient of a loss with respect to X
+//	delta     the sum of dO*O of a row, minus dLSE
 //
 // and, where it is about how the work is done:
 //
@@ -62,4 +68,6 @@
 //	block     128 keys, which share one maximum
 //	span      1024 keys, accumulated from an empty state and then folded
 //	panel     keys of K, or channels of V, that lie together once packed
+//	group     in the backward pass, 96 rows of a sequence and kv head
+//	cell      in the backward pass, the keys whose gradients are summed at a time
 package attention

@@ -202,3 +202,53 @@ func ExamplePack() {
 	// [1 2 3 4 5]
 	// [1 2 0 3 4 5]
 }
+
+// One training step of an attention layer: forward, the gradient of a loss with
+// respect to O, backward, and a step against the gradients. The loss is half the
+// squared distance of O from a target.
+func ExampleOperator_Backward() {
+	const heads, kvHeads, dim, tokens = 4, 2, 4, 5
+	att, err := attention.New(attention.Config{
+		QueryHeads: heads, KVHeads: kvHeads, HeadDim: dim, Mask: attention.Causal(),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	batch := attention.Ragged([]int{0, 3, tokens})
+	q, k, v := signal(tokens*heads*dim, 0), signal(tokens*kvHeads*dim, 1), signal(tokens*kvHeads*dim, 2)
+	dq, dk, dv := make([]float32, len(q)), make([]float32, len(k)), make([]float32, len(v))
+	target := signal(len(q), 3)
+	o, dO, lse := make([]float32, len(q)), make([]float32, len(q)), make([]float64, tokens*heads)
+	in := attention.Inputs{
+		Q: attention.Packed(q, heads, dim), K: attention.Packed(k, kvHeads, dim), V: attention.Packed(v, kvHeads, dim),
+	}
+	out := attention.Outputs{O: attention.Packed(o, heads, dim), LSE: lse}
+	grad := attention.Gradients{
+		DO: attention.Packed(dO, heads, dim),
+		DQ: attention.Packed(dq, heads, dim), DK: attention.Packed(dk, kvHeads, dim), DV: attention.Packed(dv, kvHeads, dim),
+	}
+	for step := range 4 {
+		if err := att.Forward(in, out, batch); err != nil {
+			log.Fatal(err)
+		}
+		var loss float64
+		for i := range o {
+			dO[i] = o[i] - target[i]
+			loss += float64(dO[i]*dO[i]) / 2
+		}
+		fmt.Printf("step %d: loss %.3f\n", step, loss)
+		if err := att.Backward(in, out, grad, batch); err != nil {
+			log.Fatal(err)
+		}
+		for _, x := range []struct{ w, dw []float32 }{{q, dq}, {k, dk}, {v, dv}} {
+			for i := range x.w {
+				x.w[i] -= 0.2 * x.dw[i]
+			}
+		}
+	}
+	// Output:
+	// step 0: loss 38.354
+	// step 1: loss 23.304
+	// step 2: loss 19.977
+	// step 3: loss 18.815
+}

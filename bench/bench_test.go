@@ -43,7 +43,12 @@ func fast() []string {
 	return all[:max(len(all)-1, 1)]
 }
 
-func BenchmarkForward(b *testing.B) {
+func BenchmarkForward(b *testing.B) { lengths(b, false) }
+
+func BenchmarkBackward(b *testing.B) { lengths(b, true) }
+
+// lengths measures single sequences.
+func lengths(b *testing.B, backward bool) {
 	for _, kernel := range attention.Kernels() {
 		for _, mask := range []string{"full", "causal"} {
 			for _, s := range []int{128, 512, 2048, 8192} {
@@ -52,7 +57,7 @@ func BenchmarkForward(b *testing.B) {
 						if kernel == "generic" && s > 512 {
 							b.Skip("the portable kernel takes too long")
 						}
-						measure(b, workload.Spec{QueryHeads: max(2048/s, 1), Dim: d, Lengths: []int{s}, Causal: mask == "causal", Kernel: kernel})
+						measure(b, workload.Spec{QueryHeads: max(2048/s, 1), Dim: d, Lengths: []int{s}, Causal: mask == "causal", Backward: backward, Kernel: kernel})
 					})
 				}
 			}
@@ -60,20 +65,56 @@ func BenchmarkForward(b *testing.B) {
 	}
 }
 
+// passes are the names of the forward pass and the backward pass.
+var passes = []string{"forward", "backward"}
+
 func BenchmarkGrouped(b *testing.B) {
 	for _, kernel := range fast() {
-		for _, workers := range []int{1, 2} {
-			b.Run(fmt.Sprintf("%s/causal/qheads=32/kvheads=8/s=1024/d=128/workers=%d", kernel, workers), func(b *testing.B) {
-				measure(b, workload.Spec{QueryHeads: 32, KVHeads: 8, Dim: 128, Lengths: []int{1024}, Causal: true, Kernel: kernel, Workers: workers})
-			})
+		for _, pass := range passes {
+			for _, workers := range []int{1, 2} {
+				b.Run(fmt.Sprintf("%s/%s/causal/qheads=32/kvheads=8/s=1024/d=128/workers=%d", kernel, pass, workers), func(b *testing.B) {
+					measure(b, workload.Spec{
+						QueryHeads: 32, KVHeads: 8, Dim: 128, Lengths: []int{1024}, Causal: true,
+						Backward: pass == "backward", Kernel: kernel, Workers: workers,
+					})
+				})
+			}
 		}
 	}
 }
 
 func BenchmarkEncoder(b *testing.B) {
 	for _, kernel := range fast() {
-		b.Run(kernel+"/full/ragged=64x8..512/qheads=12/d=64", func(b *testing.B) {
-			measure(b, workload.Spec{QueryHeads: 12, Dim: 64, Lengths: workload.Ragged(64, 8, 512), Kernel: kernel})
+		for _, pass := range passes {
+			b.Run(kernel+"/"+pass+"/full/ragged=64x8..512/qheads=12/d=64", func(b *testing.B) {
+				measure(b, workload.Spec{QueryHeads: 12, Dim: 64, Lengths: workload.Ragged(64, 8, 512), Backward: pass == "backward", Kernel: kernel})
+			})
+		}
+	}
+}
+
+// BenchmarkMemory reports what the first call of a backward pass allocates
+// besides inputs and outputs, and what the matrices P and dS of a plain
+// implementation would take.
+func BenchmarkMemory(b *testing.B) {
+	for _, tokens := range []int{1 << 10, 1 << 12, 1 << 14, 1 << 16} {
+		b.Run(fmt.Sprintf("backward/causal/s=%d/d=64", tokens), func(b *testing.B) {
+			var allocated float64
+			for b.Loop() {
+				w, err := workload.New(workload.Spec{QueryHeads: 1, Dim: 64, Lengths: []int{tokens}, Causal: true, Backward: true})
+				if err != nil {
+					b.Fatal(err)
+				}
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				if err := w.Run(); err != nil {
+					b.Fatal(err)
+				}
+				runtime.ReadMemStats(&after)
+				allocated = float64(after.TotalAlloc - before.TotalAlloc)
+			}
+			b.ReportMetric(allocated/1e6, "scratch-MB")
+			b.ReportMetric(2*4*float64(tokens)*float64(tokens)/1e6, "plain-MB")
 		})
 	}
 }

@@ -28,7 +28,12 @@ func main() {
 	}
 	for _, k := range kernels {
 		fmt.Printf("%s/%s, %d processors, %s, kernel %s\n\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), k)
-		t := table{k, *minTime}
+		t := table{kernel: k, minTime: *minTime}
+		t.lengths()
+		t.shapes()
+		t.features()
+		fmt.Printf("\nBackward:\n\n")
+		t.backward = true
 		t.lengths()
 		t.shapes()
 		t.features()
@@ -37,12 +42,13 @@ func main() {
 }
 
 type table struct {
-	kernel  string
-	minTime time.Duration
+	kernel   string
+	minTime  time.Duration
+	backward bool
 }
 
 func (t table) percent(s workload.Spec) float64 {
-	s.Kernel = t.kernel
+	s.Kernel, s.Backward = t.kernel, t.backward
 	w, err := workload.New(s)
 	if err != nil {
 		log.Fatal(err)
@@ -76,7 +82,10 @@ func (t table) shapes() {
 	row("32 query / 8 kv heads, S=1024 D=128 causal", grouped)
 	grouped.Workers = 2
 	row("the same, two workers, of two threads' peak", grouped)
-	row("one sequence, one head, S=8192 D=64, two workers", workload.Spec{QueryHeads: 1, Dim: 64, Lengths: []int{8192}, Workers: 2})
+	long := workload.Spec{QueryHeads: 1, Dim: 64, Lengths: []int{8192}, Workers: 2}
+	row("one sequence, one head, S=8192 D=64, two workers", long)
+	long.Causal = true
+	row("the same, causal", long)
 	row("encoder: 64 sequences of 8..512, 12 heads, D=64", workload.Spec{QueryHeads: 12, Dim: 64, Lengths: workload.Ragged(64, 8, 512)})
 	row("window of 256 keys over 32768 tokens, D=64", workload.Window(32768, 256, t.kernel))
 }

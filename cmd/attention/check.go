@@ -28,8 +28,8 @@ type namedCase struct {
 // check runs cases on every kernel and prints a table.
 func check(args []string, stdout, _ io.Writer) error {
 	f := newFlags("check", "", `Computes cases with known results on every kernel this machine has, compares them
-with those results and with the portable kernel bit for bit, and measures a
-short forward pass. Fails if any case does.`, stdout)
+with those results and with the portable kernel bit for bit, and measures short
+passes forward and backward. Fails if any case does.`, stdout)
 	dir := f.String("cases", "", "folder of .case files, searched with its subfolders (default: the built-in cases)")
 	only := f.String("kernel", "", "check this kernel only")
 	if err := parse(f, args, 0); err != nil {
@@ -90,7 +90,8 @@ type report struct {
 	worst           float64
 	worstCase       string
 	same            bool // bits equal to the portable kernel's
-	speed           peak.Result
+	// Of a forward pass and a backward pass.
+	forward, backward peak.Result
 }
 
 func checkKernel(kernel string, all []namedCase) report {
@@ -110,7 +111,7 @@ func checkKernel(kernel string, all []namedCase) report {
 		}
 		r.passed++
 	}
-	r.speed = speed(kernel)
+	r.forward, r.backward = speed(kernel, false), speed(kernel, true)
 	return r
 }
 
@@ -146,13 +147,13 @@ func (r *report) checkCase(c namedCase, p *casefile.Problem) error {
 	return nil
 }
 
-// speed measures a forward pass of two heads of 64 channels.
-func speed(kernel string) peak.Result {
+// speed measures a pass of two heads of 64 channels.
+func speed(kernel string, backward bool) peak.Result {
 	length := 1024
 	if kernel == "generic" {
 		length = 256
 	}
-	w, err := workload.New(workload.Spec{QueryHeads: 2, Dim: 64, Lengths: []int{length}, Kernel: kernel, Workers: 1})
+	w, err := workload.New(workload.Spec{QueryHeads: 2, Dim: 64, Lengths: []int{length}, Backward: backward, Kernel: kernel, Workers: 1})
 	if err != nil {
 		panic(err) // the specification is ours
 	}
@@ -161,15 +162,15 @@ func speed(kernel string) peak.Result {
 
 func printReports(stdout io.Writer, reports []report, all []namedCase) error {
 	t := tabwriter.NewWriter(stdout, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "kernel\tcases\tsame bits\tGFLOP/s\tof peak\tnearest to its limit")
+	fmt.Fprintln(t, "kernel\tcases\tsame bits\tGFLOP/s\tof peak\tbackward\tof peak\tnearest to its limit")
 	var failed []string
 	for _, r := range reports {
 		same := "yes"
 		if !r.same {
 			same = "NO"
 		}
-		fmt.Fprintf(t, "%s\t%d of %d\t%s\t%.1f\t%.0f %%\t%s\n", r.kernel, r.passed, len(all)-len(r.skipped), same,
-			r.speed.GFLOPS, r.speed.PeakPercent, r.worstCase)
+		fmt.Fprintf(t, "%s\t%d of %d\t%s\t%.1f\t%.0f %%\t%.1f\t%.0f %%\t%s\n", r.kernel, r.passed, len(all)-len(r.skipped), same,
+			r.forward.GFLOPS, r.forward.PeakPercent, r.backward.GFLOPS, r.backward.PeakPercent, r.worstCase)
 		failed = append(failed, r.failed...)
 	}
 	if err := t.Flush(); err != nil {
