@@ -42,7 +42,8 @@ writes a case with the same attributes and inputs and these outputs.`, stdout)
 // than memory holds: a row of O is as wide as V, of which there may be no row.
 func compute(p *casefile.Problem, kernel string, workers int) (*caserun.Call, error) {
 	tokens := p.CuQ[len(p.CuQ)-1]
-	if bytes := float64(tokens) * float64(p.Hq) * (4*float64(p.Dv) + 8); bytes > maxBytes() {
+	// O, LSE, and a gradient of O that may not be in the file.
+	if bytes := float64(tokens) * float64(p.Hq) * (8*float64(p.Dv) + 8); bytes > maxBytes() {
 		return nil, fmt.Errorf("outputs of %d tokens, %d heads and %d channels take %.0f bytes, must not pass %.0f",
 			tokens, p.Hq, p.Dv, bytes, maxBytes())
 	}
