@@ -4158,117 +4158,83 @@ done12:
 // func packRowsAVX2(dst *float32, src *float32, off *int, n int, d int, step int) (finite bool)
 // Requires: AVX, FMA3
 TEXT ·packRowsAVX2(SB), $0-49
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	MOVQ   dst+0(FP), AX
-	MOVQ   d+32(FP), CX
-	MOVQ   step+40(FP), DX
-	SHLQ   $0x02, DX
-	MOVQ   src+8(FP), BX
+	MOVQ    src+8(FP), AX
+	MOVQ    dst+0(FP), CX
+	MOVQ    step+40(FP), DX
+	MOVQ    off+16(FP), BX
+	MOVQ    n+24(FP), SI
+	SHLQ    $0x02, DX
+	MOVQ    d+32(FP), DI
+	ANDQ    $0x07, DI
+	LEAQ    tailMask<>+0(SB), R8
+	SHLQ    $0x02, DI
+	SUBQ    DI, R8
+	VMOVUPS 32(R8), Y0
+	VXORPS  Y1, Y1, Y1
+	VXORPS  Y2, Y2, Y2
+	VXORPS  Y3, Y3, Y3
+	TESTQ   SI, SI
+	JZ      done2
+	PCALIGN $0x40
 
-whole1:
-	CMPQ    CX, $0x08
-	JL      tail2
-	MOVQ    n+24(FP), R8
-	MOVQ    off+16(FP), SI
-	MOVQ    AX, DI
-	MOVQ    R8, R10
+loop1:
+	MOVQ    (BX), R8
+	ADDQ    $0x08, BX
+	LEAQ    (AX)(R8*4), R8
+	MOVQ    CX, DI
+	ADDQ    $0x20, CX
+	MOVQ    d+32(FP), R9
+	SHRQ    $0x03, R9
+	MOVQ    R9, R10
 	ANDQ    $0x01, R10
-	SHRQ    $0x01, R8
-	TESTQ   R8, R8
-	JZ      done5
+	SHRQ    $0x01, R9
+	TESTQ   R9, R9
+	JZ      done4
 	PCALIGN $0x40
 
-loop4:
-	MOVQ        (SI), R9
-	VMOVUPS     (BX)(R9*4), Y15
-	VFMADD231PS Y0, Y15, Y1
-	VMOVUPS     Y15, (DI)
-	ADDQ        $0x20, DI
-	ADDQ        $0x08, SI
-	MOVQ        (SI), R9
-	VMOVUPS     (BX)(R9*4), Y14
-	VFMADD231PS Y0, Y14, Y2
-	VMOVUPS     Y14, (DI)
-	ADDQ        $0x20, DI
-	ADDQ        $0x08, SI
-	DECQ        R8
-	JNZ         loop4
+loop3:
+	VMOVUPS     (R8), Y4
+	VFMADD231PS Y1, Y4, Y2
+	VMOVUPS     Y4, (DI)
+	ADDQ        $0x20, R8
+	ADDQ        DX, DI
+	VMOVUPS     (R8), Y4
+	VFMADD231PS Y1, Y4, Y3
+	VMOVUPS     Y4, (DI)
+	ADDQ        $0x20, R8
+	ADDQ        DX, DI
+	DECQ        R9
+	JNZ         loop3
 
-done5:
+done4:
 	TESTQ   R10, R10
-	JZ      done7
+	JZ      done6
 	PCALIGN $0x40
 
-loop6:
-	MOVQ        (SI), R9
-	VMOVUPS     (BX)(R9*4), Y15
-	VFMADD231PS Y0, Y15, Y1
-	VMOVUPS     Y15, (DI)
-	ADDQ        $0x20, DI
-	ADDQ        $0x08, SI
+loop5:
+	VMOVUPS     (R8), Y4
+	VFMADD231PS Y1, Y4, Y2
+	VMOVUPS     Y4, (DI)
+	ADDQ        $0x20, R8
+	ADDQ        DX, DI
 	DECQ        R10
-	JNZ         loop6
+	JNZ         loop5
 
-done7:
-	ADDQ $0x20, BX
-	ADDQ DX, AX
-	SUBQ $0x08, CX
-	JMP  whole1
+done6:
+	TESTQ       $0x00000007, d+32(FP)
+	JZ          whole7
+	VMASKMOVPS  (R8), Y0, Y4
+	VFMADD231PS Y1, Y4, Y2
+	VMOVUPS     Y4, (DI)
 
-tail2:
-	TESTQ   CX, CX
-	JZ      done3
-	LEAQ    tailMask<>+0(SB), DX
-	SHLQ    $0x02, CX
-	SUBQ    CX, DX
-	VMOVUPS 32(DX), Y11
-	MOVQ    n+24(FP), DX
-	MOVQ    off+16(FP), CX
-	MOVQ    DX, DI
-	ANDQ    $0x01, DI
-	SHRQ    $0x01, DX
-	TESTQ   DX, DX
-	JZ      done9
-	PCALIGN $0x40
+whole7:
+	DECQ SI
+	JNZ  loop1
 
-loop8:
-	MOVQ        (CX), SI
-	VMASKMOVPS  (BX)(SI*4), Y11, Y15
-	VFMADD231PS Y0, Y15, Y1
-	VMOVUPS     Y15, (AX)
-	ADDQ        $0x20, AX
-	ADDQ        $0x08, CX
-	MOVQ        (CX), SI
-	VMASKMOVPS  (BX)(SI*4), Y11, Y14
-	VFMADD231PS Y0, Y14, Y2
-	VMOVUPS     Y14, (AX)
-	ADDQ        $0x20, AX
-	ADDQ        $0x08, CX
-	DECQ        DX
-	JNZ         loop8
-
-done9:
-	TESTQ   DI, DI
-	JZ      done11
-	PCALIGN $0x40
-
-loop10:
-	MOVQ        (CX), SI
-	VMASKMOVPS  (BX)(SI*4), Y11, Y15
-	VFMADD231PS Y0, Y15, Y1
-	VMOVUPS     Y15, (AX)
-	ADDQ        $0x20, AX
-	ADDQ        $0x08, CX
-	DECQ        DI
-	JNZ         loop10
-
-done11:
-done3:
-	VADDPS    Y2, Y1, Y1
-	VCMPPS    $0x03, Y1, Y1, Y2
-	VMOVMSKPS Y2, AX
+done2:
+	VADDPS    Y3, Y2, Y2
+	VCMPPS    $0x03, Y2, Y2, Y3
+	VMOVMSKPS Y3, AX
 	TESTL     AX, AX
 	SETEQ     AL
 	MOVB      AL, finite+48(FP)
@@ -4296,113 +4262,79 @@ GLOBL tailMask<>(SB), RODATA|NOPTR, $64
 // func unpackRowsAVX2(dst *float32, off *int, src *float32, n int, d int, step int, mul float32)
 // Requires: AVX
 TEXT ·unpackRowsAVX2(SB), $0-52
-	VBROADCASTSS mul+48(FP), Y0
-	VXORPS       Y1, Y1, Y1
-	MOVQ         src+16(FP), AX
-	MOVQ         d+32(FP), CX
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+16(FP), CX
 	MOVQ         step+40(FP), DX
+	MOVQ         off+8(FP), BX
+	MOVQ         n+24(FP), SI
 	SHLQ         $0x02, DX
-	MOVQ         dst+0(FP), BX
+	MOVQ         d+32(FP), DI
+	ANDQ         $0x07, DI
+	LEAQ         tailMask<>+0(SB), R8
+	SHLQ         $0x02, DI
+	SUBQ         DI, R8
+	VMOVUPS      32(R8), Y0
+	VBROADCASTSS mul+48(FP), Y1
+	VXORPS       Y2, Y2, Y2
+	TESTQ        SI, SI
+	JZ           done2
+	PCALIGN      $0x40
 
-whole1:
-	CMPQ    CX, $0x08
-	JL      tail2
-	MOVQ    n+24(FP), R8
-	MOVQ    off+8(FP), SI
-	MOVQ    AX, DI
-	MOVQ    R8, R10
+loop1:
+	MOVQ    (BX), R8
+	ADDQ    $0x08, BX
+	LEAQ    (AX)(R8*4), R8
+	MOVQ    CX, DI
+	ADDQ    $0x20, CX
+	MOVQ    d+32(FP), R9
+	SHRQ    $0x03, R9
+	MOVQ    R9, R10
 	ANDQ    $0x01, R10
-	SHRQ    $0x01, R8
-	TESTQ   R8, R8
-	JZ      done5
+	SHRQ    $0x01, R9
+	TESTQ   R9, R9
+	JZ      done4
 	PCALIGN $0x40
 
-loop4:
-	MOVQ    (SI), R9
-	VMULPS  (DI), Y0, Y15
-	VADDPS  Y1, Y15, Y15
-	VMOVUPS Y15, (BX)(R9*4)
-	ADDQ    $0x20, DI
-	ADDQ    $0x08, SI
-	MOVQ    (SI), R9
-	VMULPS  (DI), Y0, Y14
-	VADDPS  Y1, Y14, Y14
-	VMOVUPS Y14, (BX)(R9*4)
-	ADDQ    $0x20, DI
-	ADDQ    $0x08, SI
-	DECQ    R8
-	JNZ     loop4
+loop3:
+	VMULPS  (DI), Y1, Y3
+	VADDPS  Y2, Y3, Y3
+	VMOVUPS Y3, (R8)
+	ADDQ    $0x20, R8
+	ADDQ    DX, DI
+	VMULPS  (DI), Y1, Y3
+	VADDPS  Y2, Y3, Y3
+	VMOVUPS Y3, (R8)
+	ADDQ    $0x20, R8
+	ADDQ    DX, DI
+	DECQ    R9
+	JNZ     loop3
 
-done5:
+done4:
 	TESTQ   R10, R10
-	JZ      done7
+	JZ      done6
 	PCALIGN $0x40
 
-loop6:
-	MOVQ    (SI), R9
-	VMULPS  (DI), Y0, Y15
-	VADDPS  Y1, Y15, Y15
-	VMOVUPS Y15, (BX)(R9*4)
-	ADDQ    $0x20, DI
-	ADDQ    $0x08, SI
+loop5:
+	VMULPS  (DI), Y1, Y3
+	VADDPS  Y2, Y3, Y3
+	VMOVUPS Y3, (R8)
+	ADDQ    $0x20, R8
+	ADDQ    DX, DI
 	DECQ    R10
-	JNZ     loop6
+	JNZ     loop5
 
-done7:
-	ADDQ $0x20, BX
-	ADDQ DX, AX
-	SUBQ $0x08, CX
-	JMP  whole1
+done6:
+	TESTQ      $0x00000007, d+32(FP)
+	JZ         whole7
+	VMULPS     (DI), Y1, Y3
+	VADDPS     Y2, Y3, Y3
+	VMASKMOVPS Y3, Y0, (R8)
 
-tail2:
-	TESTQ   CX, CX
-	JZ      done3
-	LEAQ    tailMask<>+0(SB), DX
-	SHLQ    $0x02, CX
-	SUBQ    CX, DX
-	VMOVUPS 32(DX), Y11
-	MOVQ    n+24(FP), DX
-	MOVQ    off+8(FP), CX
-	MOVQ    DX, DI
-	ANDQ    $0x01, DI
-	SHRQ    $0x01, DX
-	TESTQ   DX, DX
-	JZ      done9
-	PCALIGN $0x40
+whole7:
+	DECQ SI
+	JNZ  loop1
 
-loop8:
-	MOVQ       (CX), SI
-	VMULPS     (AX), Y0, Y15
-	VADDPS     Y1, Y15, Y15
-	VMASKMOVPS Y15, Y11, (BX)(SI*4)
-	ADDQ       $0x20, AX
-	ADDQ       $0x08, CX
-	MOVQ       (CX), SI
-	VMULPS     (AX), Y0, Y14
-	VADDPS     Y1, Y14, Y14
-	VMASKMOVPS Y14, Y11, (BX)(SI*4)
-	ADDQ       $0x20, AX
-	ADDQ       $0x08, CX
-	DECQ       DX
-	JNZ        loop8
-
-done9:
-	TESTQ   DI, DI
-	JZ      done11
-	PCALIGN $0x40
-
-loop10:
-	MOVQ       (CX), SI
-	VMULPS     (AX), Y0, Y15
-	VADDPS     Y1, Y15, Y15
-	VMASKMOVPS Y15, Y11, (BX)(SI*4)
-	ADDQ       $0x20, AX
-	ADDQ       $0x08, CX
-	DECQ       DI
-	JNZ        loop10
-
-done11:
-done3:
+done2:
 	VZEROUPPER
 	RET
 
@@ -8816,115 +8748,81 @@ done12:
 // func packRowsAVX512(dst *float32, src *float32, off *int, n int, d int, step int) (finite bool)
 // Requires: AVX, AVX512F, BMI2
 TEXT ·packRowsAVX512(SB), $0-49
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	MOVQ   dst+0(FP), AX
-	MOVQ   d+32(FP), CX
-	MOVQ   step+40(FP), DX
-	SHLQ   $0x02, DX
-	MOVQ   src+8(FP), BX
+	MOVQ    src+8(FP), AX
+	MOVQ    dst+0(FP), CX
+	MOVQ    step+40(FP), DX
+	MOVQ    off+16(FP), BX
+	MOVQ    n+24(FP), SI
+	SHLQ    $0x02, DX
+	MOVQ    d+32(FP), DI
+	ANDQ    $0x0f, DI
+	MOVL    $0x0000ffff, R8
+	BZHIL   DI, R8, R8
+	KMOVW   R8, K2
+	VPXORD  Z1, Z1, Z1
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	TESTQ   SI, SI
+	JZ      done2
+	PCALIGN $0x40
 
-whole1:
-	CMPQ    CX, $0x10
-	JL      tail2
-	MOVQ    n+24(FP), R8
-	MOVQ    off+16(FP), SI
-	MOVQ    AX, DI
-	MOVQ    R8, R10
+loop1:
+	MOVQ    (BX), R8
+	ADDQ    $0x08, BX
+	LEAQ    (AX)(R8*4), R8
+	MOVQ    CX, DI
+	ADDQ    $0x40, CX
+	MOVQ    d+32(FP), R9
+	SHRQ    $0x04, R9
+	MOVQ    R9, R10
 	ANDQ    $0x01, R10
-	SHRQ    $0x01, R8
-	TESTQ   R8, R8
-	JZ      done5
+	SHRQ    $0x01, R9
+	TESTQ   R9, R9
+	JZ      done4
 	PCALIGN $0x40
 
-loop4:
-	MOVQ        (SI), R9
-	VMOVUPS     (BX)(R9*4), Z15
-	VFMADD231PS Z0, Z15, Z1
-	VMOVUPS     Z15, (DI)
-	ADDQ        $0x40, DI
-	ADDQ        $0x08, SI
-	MOVQ        (SI), R9
-	VMOVUPS     (BX)(R9*4), Z14
-	VFMADD231PS Z0, Z14, Z2
-	VMOVUPS     Z14, (DI)
-	ADDQ        $0x40, DI
-	ADDQ        $0x08, SI
-	DECQ        R8
-	JNZ         loop4
+loop3:
+	VMOVUPS     (R8), Z4
+	VFMADD231PS Z1, Z4, Z2
+	VMOVUPS     Z4, (DI)
+	ADDQ        $0x40, R8
+	ADDQ        DX, DI
+	VMOVUPS     (R8), Z4
+	VFMADD231PS Z1, Z4, Z3
+	VMOVUPS     Z4, (DI)
+	ADDQ        $0x40, R8
+	ADDQ        DX, DI
+	DECQ        R9
+	JNZ         loop3
 
-done5:
+done4:
 	TESTQ   R10, R10
-	JZ      done7
+	JZ      done6
 	PCALIGN $0x40
 
-loop6:
-	MOVQ        (SI), R9
-	VMOVUPS     (BX)(R9*4), Z15
-	VFMADD231PS Z0, Z15, Z1
-	VMOVUPS     Z15, (DI)
-	ADDQ        $0x40, DI
-	ADDQ        $0x08, SI
+loop5:
+	VMOVUPS     (R8), Z4
+	VFMADD231PS Z1, Z4, Z2
+	VMOVUPS     Z4, (DI)
+	ADDQ        $0x40, R8
+	ADDQ        DX, DI
 	DECQ        R10
-	JNZ         loop6
+	JNZ         loop5
 
-done7:
-	ADDQ $0x40, BX
-	ADDQ DX, AX
-	SUBQ $0x10, CX
-	JMP  whole1
+done6:
+	TESTQ       $0x0000000f, d+32(FP)
+	JZ          whole7
+	VMOVUPS.Z   (R8), K2, Z4
+	VFMADD231PS Z1, Z4, Z2
+	VMOVUPS     Z4, (DI)
 
-tail2:
-	TESTQ   CX, CX
-	JZ      done3
-	MOVL    $0x0000ffff, DX
-	BZHIL   CX, DX, DX
-	KMOVW   DX, K2
-	MOVQ    n+24(FP), DX
-	MOVQ    off+16(FP), CX
-	MOVQ    DX, DI
-	ANDQ    $0x01, DI
-	SHRQ    $0x01, DX
-	TESTQ   DX, DX
-	JZ      done9
-	PCALIGN $0x40
+whole7:
+	DECQ SI
+	JNZ  loop1
 
-loop8:
-	MOVQ        (CX), SI
-	VMOVUPS.Z   (BX)(SI*4), K2, Z15
-	VFMADD231PS Z0, Z15, Z1
-	VMOVUPS     Z15, (AX)
-	ADDQ        $0x40, AX
-	ADDQ        $0x08, CX
-	MOVQ        (CX), SI
-	VMOVUPS.Z   (BX)(SI*4), K2, Z14
-	VFMADD231PS Z0, Z14, Z2
-	VMOVUPS     Z14, (AX)
-	ADDQ        $0x40, AX
-	ADDQ        $0x08, CX
-	DECQ        DX
-	JNZ         loop8
-
-done9:
-	TESTQ   DI, DI
-	JZ      done11
-	PCALIGN $0x40
-
-loop10:
-	MOVQ        (CX), SI
-	VMOVUPS.Z   (BX)(SI*4), K2, Z15
-	VFMADD231PS Z0, Z15, Z1
-	VMOVUPS     Z15, (AX)
-	ADDQ        $0x40, AX
-	ADDQ        $0x08, CX
-	DECQ        DI
-	JNZ         loop10
-
-done11:
-done3:
-	VADDPS Z2, Z1, Z1
-	VCMPPS $0x03, Z1, Z1, K1
+done2:
+	VADDPS Z3, Z2, Z2
+	VCMPPS $0x03, Z2, Z2, K1
 	KMOVW  K1, AX
 	TESTL  AX, AX
 	SETEQ  AL
@@ -8935,112 +8833,78 @@ done3:
 // func unpackRowsAVX512(dst *float32, off *int, src *float32, n int, d int, step int, mul float32)
 // Requires: AVX, AVX512F, BMI2
 TEXT ·unpackRowsAVX512(SB), $0-52
-	VBROADCASTSS mul+48(FP), Z0
-	VPXORD       Z1, Z1, Z1
-	MOVQ         src+16(FP), AX
-	MOVQ         d+32(FP), CX
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+16(FP), CX
 	MOVQ         step+40(FP), DX
+	MOVQ         off+8(FP), BX
+	MOVQ         n+24(FP), SI
 	SHLQ         $0x02, DX
-	MOVQ         dst+0(FP), BX
+	MOVQ         d+32(FP), DI
+	ANDQ         $0x0f, DI
+	MOVL         $0x0000ffff, R8
+	BZHIL        DI, R8, R8
+	KMOVW        R8, K2
+	VBROADCASTSS mul+48(FP), Z1
+	VPXORD       Z2, Z2, Z2
+	TESTQ        SI, SI
+	JZ           done2
+	PCALIGN      $0x40
 
-whole1:
-	CMPQ    CX, $0x10
-	JL      tail2
-	MOVQ    n+24(FP), R8
-	MOVQ    off+8(FP), SI
-	MOVQ    AX, DI
-	MOVQ    R8, R10
+loop1:
+	MOVQ    (BX), R8
+	ADDQ    $0x08, BX
+	LEAQ    (AX)(R8*4), R8
+	MOVQ    CX, DI
+	ADDQ    $0x40, CX
+	MOVQ    d+32(FP), R9
+	SHRQ    $0x04, R9
+	MOVQ    R9, R10
 	ANDQ    $0x01, R10
-	SHRQ    $0x01, R8
-	TESTQ   R8, R8
-	JZ      done5
+	SHRQ    $0x01, R9
+	TESTQ   R9, R9
+	JZ      done4
 	PCALIGN $0x40
 
-loop4:
-	MOVQ    (SI), R9
-	VMULPS  (DI), Z0, Z15
-	VADDPS  Z1, Z15, Z15
-	VMOVUPS Z15, (BX)(R9*4)
-	ADDQ    $0x40, DI
-	ADDQ    $0x08, SI
-	MOVQ    (SI), R9
-	VMULPS  (DI), Z0, Z14
-	VADDPS  Z1, Z14, Z14
-	VMOVUPS Z14, (BX)(R9*4)
-	ADDQ    $0x40, DI
-	ADDQ    $0x08, SI
-	DECQ    R8
-	JNZ     loop4
+loop3:
+	VMULPS  (DI), Z1, Z3
+	VADDPS  Z2, Z3, Z3
+	VMOVUPS Z3, (R8)
+	ADDQ    $0x40, R8
+	ADDQ    DX, DI
+	VMULPS  (DI), Z1, Z3
+	VADDPS  Z2, Z3, Z3
+	VMOVUPS Z3, (R8)
+	ADDQ    $0x40, R8
+	ADDQ    DX, DI
+	DECQ    R9
+	JNZ     loop3
 
-done5:
+done4:
 	TESTQ   R10, R10
-	JZ      done7
+	JZ      done6
 	PCALIGN $0x40
 
-loop6:
-	MOVQ    (SI), R9
-	VMULPS  (DI), Z0, Z15
-	VADDPS  Z1, Z15, Z15
-	VMOVUPS Z15, (BX)(R9*4)
-	ADDQ    $0x40, DI
-	ADDQ    $0x08, SI
+loop5:
+	VMULPS  (DI), Z1, Z3
+	VADDPS  Z2, Z3, Z3
+	VMOVUPS Z3, (R8)
+	ADDQ    $0x40, R8
+	ADDQ    DX, DI
 	DECQ    R10
-	JNZ     loop6
+	JNZ     loop5
 
-done7:
-	ADDQ $0x40, BX
-	ADDQ DX, AX
-	SUBQ $0x10, CX
-	JMP  whole1
+done6:
+	TESTQ   $0x0000000f, d+32(FP)
+	JZ      whole7
+	VMULPS  (DI), Z1, Z3
+	VADDPS  Z2, Z3, Z3
+	VMOVUPS Z3, K2, (R8)
 
-tail2:
-	TESTQ   CX, CX
-	JZ      done3
-	MOVL    $0x0000ffff, DX
-	BZHIL   CX, DX, DX
-	KMOVW   DX, K2
-	MOVQ    n+24(FP), DX
-	MOVQ    off+8(FP), CX
-	MOVQ    DX, DI
-	ANDQ    $0x01, DI
-	SHRQ    $0x01, DX
-	TESTQ   DX, DX
-	JZ      done9
-	PCALIGN $0x40
+whole7:
+	DECQ SI
+	JNZ  loop1
 
-loop8:
-	MOVQ    (CX), SI
-	VMULPS  (AX), Z0, Z15
-	VADDPS  Z1, Z15, Z15
-	VMOVUPS Z15, K2, (BX)(SI*4)
-	ADDQ    $0x40, AX
-	ADDQ    $0x08, CX
-	MOVQ    (CX), SI
-	VMULPS  (AX), Z0, Z14
-	VADDPS  Z1, Z14, Z14
-	VMOVUPS Z14, K2, (BX)(SI*4)
-	ADDQ    $0x40, AX
-	ADDQ    $0x08, CX
-	DECQ    DX
-	JNZ     loop8
-
-done9:
-	TESTQ   DI, DI
-	JZ      done11
-	PCALIGN $0x40
-
-loop10:
-	MOVQ    (CX), SI
-	VMULPS  (AX), Z0, Z15
-	VADDPS  Z1, Z15, Z15
-	VMOVUPS Z15, K2, (BX)(SI*4)
-	ADDQ    $0x40, AX
-	ADDQ    $0x08, CX
-	DECQ    DI
-	JNZ     loop10
-
-done11:
-done3:
+done2:
 	VZEROUPPER
 	RET
 

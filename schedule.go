@@ -69,7 +69,7 @@ type chunk struct {
 // work; its scratch grows with rows.
 const (
 	taskRows     = 4096
-	backwardRows = 16 * kernel.GradRows
+	backwardRows = 22 * kernel.GradRows
 )
 
 // plan cuts the batch into chunks, the dearest first. How it is cut does not

@@ -84,7 +84,7 @@ type backward struct {
 	kPanels            int // panels of K by channels
 	kBlock             int // elements of one block of them
 	qColumns, vColumns int // channels of Q and V, padded to panels of gradients
-	cellRows           int // of the panels of gradients
+	cellRows, gStep    int // of the panels of gradients: rows, and elements between panels
 }
 
 func newBackward(ops *Ops, ws *Workspace, t *Task, g *Gradients) backward {
@@ -94,6 +94,7 @@ func newBackward(ops *Ops, ws *Workspace, t *Task, g *Gradients) backward {
 	}
 	p.held, p.whole = CellKeys, true
 	p.cellRows = min(padded(t.Keys, BlockKeys), CellKeys)
+	p.gStep = p.cellRows*ops.Columns + 16 // so that panels do not fall into the same cache sets
 	p.kBlock = p.kPanels * ops.vStep()
 	return p
 }
@@ -158,7 +159,7 @@ func (p *backward) reserve(rows int) {
 	cell := p.cellRows
 	ws.k, ws.vk = grow(ws.k, cell*t.DK), grow(ws.vk, cell*t.DV)
 	ws.kc = grow(ws.kc, cell/BlockKeys*p.kBlock)
-	ws.dk, ws.dv = grow(ws.dk, cell*p.qColumns), grow(ws.dv, cell*p.vColumns)
+	ws.dk, ws.dv = grow(ws.dk, p.qColumns/p.Columns*p.gStep), grow(ws.dv, p.vColumns/p.Columns*p.gStep)
 	ws.q, ws.dq = grow(ws.q, lanes*t.DK), grow(ws.dq, lanes*p.kPanels*p.Panel)
 	ws.do = grow(ws.do, lanes*t.DV)
 	ws.qRows, ws.doRows = grow(ws.qRows, rows*p.qColumns), grow(ws.doRows, rows*p.vColumns)
@@ -296,10 +297,10 @@ func (p *backward) load(panels []float32, v *Rows, b, end, d, columns int) {
 	switch {
 	case v.Data == nil:
 	case p.g.First:
-		clear(panels[:p.cellRows*columns])
+		clear(panels[:columns/p.Columns*p.gStep])
 	default:
 		p.keyOffsets(v, b, end)
-		p.PackRows(&panels[0], &v.Data[0], &p.keyOff[0], end-b, d, p.cellRows*p.Columns)
+		p.PackRows(&panels[0], &v.Data[0], &p.keyOff[0], end-b, d, p.gStep)
 	}
 }
 
@@ -309,7 +310,7 @@ func (p *backward) store(panels []float32, v *Rows, b, end, d int, mul float32) 
 		return
 	}
 	p.keyOffsets(v, b, end)
-	p.UnpackRows(&v.Data[0], &p.keyOff[0], &panels[0], end-b, d, p.cellRows*p.Columns, mul)
+	p.UnpackRows(&v.Data[0], &p.keyOff[0], &panels[0], end-b, d, p.gStep, mul)
 }
 
 // keyOffsets fills keyOff with where the rows b <= j < end of a view start.
@@ -452,7 +453,7 @@ func (p *backward) sum(dst, tiles, x []float32, wanted *Rows, g *rowGroup, rows,
 		}
 		p.AddOuter(&dst[(b%CellKeys+from-b)*p.Columns], &tiles[(first*BlockKeys+from-b)*w], &x[rows+first*w*p.Columns],
 			padded(next-from, p.Panel)/p.Panel, min(g.rows-first*w, (last+1-first)*w), w, BlockKeys*w,
-			columns/p.Columns, p.cellRows*p.Columns, g.rows*p.Columns)
+			columns/p.Columns, p.gStep, g.rows*p.Columns)
 	}
 }
 
@@ -476,7 +477,7 @@ func (p *backward) sumVisible(dst, tiles, x []float32, g *rowGroup, columns, fro
 				}
 			}
 			for c, s := range sum {
-				dst[(panel*p.cellRows+b%CellKeys+j)*p.Columns+c] += s
+				dst[panel*p.gStep+(b%CellKeys+j)*p.Columns+c] += s
 			}
 		}
 	}

@@ -84,7 +84,7 @@ func (ops *Ops) BackwardBytes(rows, dk, dv int) int64 {
 	_, widest := ops.widths()
 	lanes, group := int64(rows+widest), int64(GradRows+widest)
 	dkp, q, v := int64(padded(dk, ops.Panel)), int64(padded(dk, ops.Columns)), int64(padded(dv, ops.Columns))
-	floats := CellKeys*(int64(dk)+int64(dv)+q+v) + CellKeys/BlockKeys*dkp/int64(ops.Panel)*int64(ops.vStep()) +
+	floats := CellKeys*(int64(dk)+int64(dv)+q+v) + 16*(q+v)/int64(ops.Columns) + CellKeys/BlockKeys*dkp/int64(ops.Panel)*int64(ops.vStep()) +
 		lanes*(int64(dk)+int64(dv)+dkp+q+v) + int64(widest*dv) +
 		2*BlockKeys*group + int64(5*BlockKeys*widest) + MaskWords*(group+int64(widest))
 	// A strip has at least a lane, a group at most GradRows rows.

@@ -369,94 +369,111 @@ func (o *outer) rows(t *tile, p reg.GPVirtual) {
 func (g *gen) packRows() {
 	g.function("packRows"+g.name, "(dst, src *float32, off *int, n, d, step int) (finite bool)",
 		"is Ops.PackRows; works like packRowsGeneric.")
-	zero, sums := g.vec(), g.vecN(2)
+	r := g.newRows("dst", "src")
+	zero, sums, x := g.vec(), g.vecN(2), g.vec()
 	g.zero(zero)
 	for _, s := range sums {
 		g.zero(s)
 	}
-	g.eachPanel("dst", "src", func(row, panel reg.GPVirtual, c operand.Mem, k int, load, _ func(m operand.Mem, x reg.VecPhysical)) {
-		x := g.vecs[15-k]
-		load(c, x)
-		g.VFMADD231PS(zero, x, sums[k%2])
-		g.VMOVUPS(x, at(panel, 0))
+	r.each(func(row operand.Mem, i int, load, _ func(m operand.Mem, x reg.VecPhysical)) {
+		load(row, x)
+		g.VFMADD231PS(zero, x, sums[i])
+		g.VMOVUPS(x, at(r.panel, 0))
 	})
 	g.VADDPS(sums[1], sums[0], sums[0])
-	finite := g.GP8()
+	finite, bits := g.GP8(), g.GP32()
 	const unordered = 3
 	if g.wide {
-		bits := g.GP32()
 		g.VCMPPS(operand.U8(unordered), sums[0], sums[0], reg.K1)
 		g.KMOVW(reg.K1, bits)
-		g.TESTL(bits, bits)
 	} else {
-		bits := g.GP32()
 		g.VCMPPS(operand.U8(unordered), sums[0], sums[0], sums[1])
 		g.VMOVMSKPS(sums[1], bits)
-		g.TESTL(bits, bits)
 	}
+	g.TESTL(bits, bits)
 	g.SETEQ(finite)
 	g.Store(finite, g.ReturnIndex(0))
 	g.end()
 
 	g.function("unpackRows"+g.name, "dst *float32, off *int, src *float32, n, d, step int, mul float32",
 		"is Ops.UnpackRows; works like unpackRowsGeneric.")
-	mul, zero := g.broadcastArg("mul"), g.vec()
+	r = g.newRows("src", "dst")
+	mul, zero, x := g.broadcastArg("mul"), g.vec(), g.vec()
 	g.zero(zero)
-	g.eachPanel("src", "dst", func(row, panel reg.GPVirtual, c operand.Mem, k int, _, store func(m operand.Mem, x reg.VecPhysical)) {
-		x := g.vecs[15-k]
-		g.VMULPS(at(panel, 0), mul, x)
+	r.each(func(row operand.Mem, _ int, _, store func(m operand.Mem, x reg.VecPhysical)) {
+		g.VMULPS(at(r.panel, 0), mul, x)
 		g.VADDPS(zero, x, x)
-		store(c, x)
+		store(row, x)
 	})
 	g.end()
 }
 
-// eachPanel visits a vector of channels of each row, panel by panel: body gets
-// where it lies in the panel and in the row, and how to load and store the
-// latter, of which a tail of the channels may be missing.
-func (g *gen) eachPanel(packed, loose string, body func(row, panel reg.GPVirtual, c operand.Mem, k int, load, store func(m operand.Mem, x reg.VecPhysical))) {
-	panels, d, step := g.arg(packed), g.arg("d"), g.arg("step")
-	g.SHLQ(operand.U8(2), step)
-	base := g.arg(loose)
-	mask := g.vecs[11]
-	rows := func(load, store func(m operand.Mem, x reg.VecPhysical)) {
-		off, panel, n, row := g.GP64(), g.GP64(), g.arg("n"), g.GP64()
-		g.MOVQ(g.paramMem("off"), off)
-		g.MOVQ(panels, panel)
-		g.unrolled(n, 2, func(k int) {
-			g.MOVQ(at(off, 0), row)
-			body(row, panel, operand.Mem{Base: base, Index: row, Scale: 4}, k, load, store)
-			g.ADDQ(imm(g.bytes()), panel)
-			g.ADDQ(operand.U8(8), off)
-		}, func(int) {})
+// rows walks rows in memory and in panels side by side, a vector of channels at
+// a time.
+type rows struct {
+	*gen
+	loose, panel, panels, step, off, n, row, c reg.GPVirtual
+	mask                                       reg.VecPhysical // of a tail of channels, on AVX2
+}
+
+// newRows loads the parameters; packed and loose name those of the panels and
+// of the rows in memory.
+func (g *gen) newRows(packed, loose string) *rows {
+	r := &rows{
+		gen: g, loose: g.arg(loose), panels: g.arg(packed), step: g.arg("step"), off: g.arg("off"), n: g.arg("n"),
+		panel: g.GP64(), row: g.GP64(), c: g.GP64(), mask: g.vec(),
 	}
-	whole, tail, done := g.label("whole"), g.label("tail"), g.label("done")
-	g.Label(whole)
-	g.CMPQ(d, operand.U8(g.lanes))
-	g.JL(operand.LabelRef(tail))
-	rows(func(m operand.Mem, x reg.VecPhysical) { g.VMOVUPS(m, x) }, func(m operand.Mem, x reg.VecPhysical) { g.VMOVUPS(x, m) })
-	g.ADDQ(imm(g.bytes()), base)
-	g.ADDQ(step, panels)
-	g.SUBQ(operand.U8(g.lanes), d)
-	g.JMP(operand.LabelRef(whole))
-	g.Label(tail)
-	g.TESTQ(d, d)
-	g.JZ(operand.LabelRef(done))
+	g.SHLQ(operand.U8(2), r.step)
+	tail := g.arg("d")
+	g.ANDQ(imm(g.lanes-1), tail)
 	if g.wide {
 		ones := g.GP32()
 		g.MOVL(operand.U32(0xFFFF), ones)
-		g.BZHIL(d.As32(), ones, ones)
+		g.BZHIL(tail.As32(), ones, ones)
 		g.KMOVW(ones, reg.K2)
-		rows(func(m operand.Mem, x reg.VecPhysical) { g.VMOVUPS_Z(m, reg.K2, x) },
-			func(m operand.Mem, x reg.VecPhysical) { g.VMOVUPS(x, reg.K2, m) })
-	} else {
-		table := g.GP64()
-		g.LEAQ(g.data.tailMask(), table)
-		g.SHLQ(operand.U8(2), d)
-		g.SUBQ(d, table)
-		g.VMOVUPS(at(table, 32), mask)
-		rows(func(m operand.Mem, x reg.VecPhysical) { g.VMASKMOVPS(m, mask, x) },
-			func(m operand.Mem, x reg.VecPhysical) { g.VMASKMOVPS(x, mask, m) })
+		return r
 	}
-	g.Label(done)
+	table := g.GP64()
+	g.LEAQ(g.data.tailMask(), table)
+	g.SHLQ(operand.U8(2), tail)
+	g.SUBQ(tail, table)
+	g.VMOVUPS(at(table, 32), r.mask)
+	return r
+}
+
+// each runs body for each vector of channels of each row. It gets where that
+// lies in memory, and how to load and store it there, as a tail of the channels
+// may be missing; i is 0 or 1 in turn.
+func (r *rows) each(body func(row operand.Mem, i int, load, store func(m operand.Mem, x reg.VecPhysical))) {
+	load := func(m operand.Mem, x reg.VecPhysical) { r.VMOVUPS(m, x) }
+	store := func(m operand.Mem, x reg.VecPhysical) { r.VMOVUPS(x, m) }
+	loadTail := func(m operand.Mem, x reg.VecPhysical) { r.VMASKMOVPS(m, r.mask, x) }
+	storeTail := func(m operand.Mem, x reg.VecPhysical) { r.VMASKMOVPS(x, r.mask, m) }
+	if r.wide {
+		loadTail = func(m operand.Mem, x reg.VecPhysical) { r.VMOVUPS_Z(m, reg.K2, x) }
+		storeTail = func(m operand.Mem, x reg.VecPhysical) { r.VMOVUPS(x, reg.K2, m) }
+	}
+	shift := uint8(3)
+	if r.wide {
+		shift = 4
+	}
+	r.loop(r.n, func() {
+		r.MOVQ(at(r.off, 0), r.row)
+		r.ADDQ(operand.U8(8), r.off)
+		r.LEAQ(operand.Mem{Base: r.loose, Index: r.row, Scale: 4}, r.row)
+		r.MOVQ(r.panels, r.panel)
+		r.ADDQ(imm(r.bytes()), r.panels)
+		r.MOVQ(r.paramMem("d"), r.c)
+		r.SHRQ(operand.U8(shift), r.c)
+		r.unrolled(r.c, 2, func(i int) {
+			body(at(r.row, 0), i, load, store)
+			r.ADDQ(imm(r.bytes()), r.row)
+			r.ADDQ(r.step, r.panel)
+		}, func(int) {})
+		done := r.label("whole")
+		r.TESTQ(operand.U32(uint32(r.lanes-1)), r.paramMem("d"))
+		r.JZ(operand.LabelRef(done))
+		body(at(r.row, 0), 0, loadTail, storeTail)
+		r.Label(done)
+	})
 }
