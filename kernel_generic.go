@@ -444,8 +444,8 @@ func gradientGeneric(s, dp, keep, hi, lo, delta *float32, n, w int, unit, rest f
 	}
 }
 
-// exp2Shifted returns 2^(GradShift + x·(unit+rest)): +0 where that is 2^-126 or
-// less, and 2^127 at the most. The fraction comes from x, not from a rounded
+// exp2Shifted returns 2^(GradShift + x·(unit+rest)): +0 where that is 2^-125.5 or
+// less, and about 2^127 at the most. The fraction comes from x, not from a rounded
 // product, so that no error grows with x. NaN stays NaN.
 func exp2Shifted(x, unit, rest float32) float32 {
 	const magic, least, most = 3 << 22, -126 - kernel.GradShift, 127 - kernel.GradShift

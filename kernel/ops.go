@@ -126,7 +126,7 @@ type Ops struct {
 	// src[off[i]+c], and zeros from channel d to the end of its panel. It reports
 	// whether all values are finite.
 	PackRows func(dst, src *float32, off *int, n, d, step int) (finite bool)
-	// UnpackRows is its inverse:
+	// UnpackRows is its inverse; no two rows are one:
 	//
 	//	dst[off[i]+c] = src[c/Columns*step + i*Columns + c%Columns]*mul + 0
 	UnpackRows func(dst *float32, off *int, src *float32, n, d, step int, mul float32)
@@ -138,7 +138,8 @@ type Ops struct {
 	//	p = 2^(GradShift + ((s-hi[r])-lo[r]) * (unit+rest))
 	//	dp = p * fma(dp, keep, -delta[r]); s = p*keep
 	//
-	// keep, a tile like s, is nil for ones. p is 0 below 2^-125 and at most 2^127.
+	// keep, a tile like s, is nil for ones. p is 0 up to 2^-125.5, and at most about
+	// 2^127. unit is positive, and rest at most half an ulp of it.
 	Gradient func(s, dp, keep, hi, lo, delta *float32, n, w int, unit, rest float32)
 	// Hide makes a and b zero where bit j%32 of words[j/32][r] is clear.
 	Hide func(a, b *float32, words *uint32, n, w int)
