@@ -169,10 +169,8 @@ func (c *fuzzCall) problem(seed uint64) *problem {
 	return p
 }
 
-// FuzzForward: a call is accepted if and only if its geometry is right, then
-// it gives what the reference does and writes nothing else; if not, the error
-// is ours and nothing is written.
-func FuzzForward(f *testing.F) {
+// addGeometries seeds a fuzzer.
+func addGeometries(f *testing.F) {
 	f.Add(uint64(1), []byte{})
 	f.Add(uint64(2), []byte{1, 1, 7, 4, 0, 2, 1, 0, 3, 0, 9, 0, 1, 0, 2, 0, 8, 0, 0, 0, 0, 1})
 	r := rand.New(rand.NewPCG(1, 1))
@@ -183,6 +181,13 @@ func FuzzForward(f *testing.F) {
 		}
 		f.Add(uint64(n), b)
 	}
+}
+
+// FuzzForward: a call is accepted if and only if its geometry is right, then
+// it gives what the reference does and writes nothing else; if not, the error
+// is ours and nothing is written.
+func FuzzForward(f *testing.F) {
+	addGeometries(f)
 	f.Fuzz(func(t *testing.T, seed uint64, bytes []byte) {
 		c := newFuzzCall(bytes)
 		const before = 12345
@@ -221,5 +226,63 @@ func FuzzForward(f *testing.F) {
 			}
 		}
 		require.Equal(t, len(c.out.O.Data)-len(got.o), left, "elements of O between its rows that are as they were")
+	})
+}
+
+// FuzzBackward is FuzzForward for gradients of any layout, after a forward pass
+// that is accepted.
+func FuzzBackward(f *testing.F) {
+	addGeometries(f)
+	f.Fuzz(func(t *testing.T, seed uint64, bytes []byte) {
+		c := newFuzzCall(bytes)
+		if !c.g.valid || c.seqs == 0 {
+			return
+		}
+		p := c.problem(seed)
+		r := p.ref
+		c.out.LSE = make([]float64, r.CuQ[c.seqs]*r.Hq)
+		op, err := attention.New(c.cfg)
+		require.NoError(t, err)
+		if op.Forward(c.in, c.out, c.batch) != nil {
+			return
+		}
+		g := attention.Gradients{
+			DO: c.g.tensor(r.CuQ, r.Hq, r.Dv), DQ: c.g.tensor(r.CuQ, r.Hq, r.Dk),
+			DK: c.g.tensor(r.CuK, r.Hkv, r.Dk), DV: c.g.tensor(r.CuK, r.Hkv, r.Dv),
+		}
+		const before = 12345
+		written := []attention.Tensor{g.DQ, g.DK, g.DV}
+		for _, x := range written {
+			fill(x.Data, before)
+		}
+		if c.g.valid {
+			p.differentiable(rand.New(rand.NewPCG(seed, 3)))
+			r.DLSE = nil
+			put(r.CuQ, r.Hq, r.Dv, g.DO, r.DO)
+			r.DO = get(r.CuQ, r.Hq, r.Dv, g.DO) // rows may overlap
+		}
+		if err := op.Backward(c.in, c.out, g, c.batch); err != nil {
+			require.True(t, strings.HasPrefix(err.Error(), "attention: "), err)
+			require.False(t, c.g.valid && c.g.sure, "refused: %v", err)
+			for _, x := range written {
+				for _, v := range x.Data {
+					require.Equal(t, float32(before), v, "a gradient is written")
+				}
+			}
+			return
+		}
+		require.True(t, c.g.valid, "accepted")
+		got := gradients{dq: get(r.CuQ, r.Hq, r.Dk, g.DQ), dk: get(r.CuK, r.Hkv, r.Dk, g.DK), dv: get(r.CuK, r.Hkv, r.Dv, g.DV)}
+		checkGradients(t, p, got)
+		left, all := 0, -len(got.dq)-len(got.dk)-len(got.dv)
+		for _, x := range written {
+			for _, v := range x.Data {
+				if v == before {
+					left++
+				}
+			}
+			all += len(x.Data)
+		}
+		require.Equal(t, all, left, "elements of gradients between their rows that are as they were")
 	})
 }

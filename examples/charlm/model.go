@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -256,7 +255,7 @@ func (m *model) sample(n int, temperature float64, seed uint64) (string, error) 
 		}
 		s = append(s, draw(r, m.logits.row(len(s)), temperature))
 	}
-	return fmt.Sprintf("%s", s), nil
+	return string(s), nil
 }
 
 // draw draws a byte by its probability, sharpened by a temperature below 1.

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 )
 
@@ -83,19 +82,15 @@ func loadText(dir string) (*text, error) {
 
 // standardLibrary is the folder of its source.
 func standardLibrary() (string, error) {
-	for _, root := range []func() string{
-		runtime.GOROOT,
-		func() string {
-			out, _ := exec.Command("go", "env", "GOROOT").Output()
-			return strings.TrimSpace(string(out))
-		},
-	} {
-		dir := filepath.Join(root(), "src")
-		if _, err := os.Stat(filepath.Join(dir, "fmt")); err == nil {
-			return dir, nil
-		}
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	dir := filepath.Join(strings.TrimSpace(string(root)), "src")
+	if err == nil {
+		_, err = os.Stat(filepath.Join(dir, "fmt"))
 	}
-	return "", fmt.Errorf("the source of the standard library is not here; name a folder of Go files with -data")
+	if err != nil {
+		return "", fmt.Errorf("no source of the standard library (%w); name a folder of Go files with -data", err)
+	}
+	return dir, nil
 }
 
 // declarations cuts a file into its functions, types, and so on, with their
