@@ -1,3 +1,4 @@
 package attention
 
 //go:generate go -C asm run ./kernels
+//go:generate go -C asm run ./arm64
