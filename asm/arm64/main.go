@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"log"
 	"os"
 
@@ -51,6 +52,34 @@ func main() {
 	g.unpackRows()
 	write("../kernel_arm64.s", g.Assembly(header))
 	write("../stubs_arm64.go", g.Stubs(header+"\npackage attention\n"))
+	p := &gen{}
+	p.peak()
+	write("../internal/peak/peak_arm64.s", p.Assembly(header))
+	write("../internal/peak/stubs_arm64.go", p.Stubs(header+"\npackage peak\n"))
+}
+
+// peak emits the loop that finds the highest rate of multiply-adds. It has the
+// numbers of asm/peak, which are normal after any number of iterations.
+func (g *gen) peak() {
+	const accumulators = 24
+	g.Func("fmaPeakNEON", "(iters int) (sum float32)",
+		fmt.Sprintf("does iters iterations of %d independent multiply-adds of 4 lanes.", accumulators))
+	n, t := g.Arg("iters"), g.X()
+	x, y := g.constant(0.0217, t), g.constant(0.0211, t)
+	var acc []neon.V
+	for range accumulators {
+		acc = append(acc, g.constant(1, t))
+	}
+	g.Loop(n, func() {
+		for i, a := range acc {
+			g.FmlaElement(a, x, y, i%4)
+		}
+	})
+	for _, a := range acc[1:] {
+		g.Fadd(acc[0], acc[0], a)
+	}
+	g.ReturnFloat("sum", acc[0])
+	g.Ret()
 }
 
 func write(path, content string) {

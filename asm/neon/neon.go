@@ -6,6 +6,7 @@ package neon
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -33,7 +34,19 @@ type function struct {
 	labels int
 }
 
-func (g *Gen) line(format string, args ...any) { fmt.Fprintf(&g.body, "\t"+format+"\n", args...) }
+// line prints a line. Registers are checked here, as fmt would swallow the panic
+// of a String method.
+func (g *Gen) line(format string, args ...any) {
+	for _, a := range args {
+		switch a := a.(type) {
+		case V:
+			a.bits(0)
+		case X:
+			a.check()
+		}
+	}
+	fmt.Fprintf(&g.body, "\t"+format+"\n", args...)
+}
 
 // word prints an instruction that Go's assembler does not know.
 func (g *Gen) word(code uint32, gnu string, args ...any) {
@@ -47,16 +60,15 @@ func (v V) bits(shift int) uint32 {
 	return uint32(v) << shift
 }
 
-func (x X) String() string {
-	for _, f := range free {
-		if x == f {
-			return fmt.Sprintf("R%d", int(x))
-		}
+func (x X) check() {
+	if !slices.Contains(free, x) {
+		panic(fmt.Sprintf("neon: R%d is not to be used", int(x)))
 	}
-	panic(fmt.Sprintf("neon: R%d is not to be used", int(x)))
 }
 
-func (v V) String() string { v.bits(0); return fmt.Sprintf("V%d", int(v)) }
+func (x X) String() string { return fmt.Sprintf("R%d", int(x)) }
+
+func (v V) String() string { return fmt.Sprintf("V%d", int(v)) }
 
 func (v V) f() string { v.bits(0); return fmt.Sprintf("F%d", int(v)) }
 
@@ -341,6 +353,9 @@ func (g *Gen) ArgFloat(name string) V {
 
 // ReturnBool stores a bool result.
 func (g *Gen) ReturnBool(name string, x X) { g.line("MOVB %v, %s", x, g.param(name)) }
+
+// ReturnFloat stores lane 0 as a float32 result.
+func (g *Gen) ReturnFloat(name string, v V) { g.line("FMOVS %s, %s", v.f(), g.param(name)) }
 
 // X hands out a general register.
 func (g *Gen) X() X {
