@@ -41,7 +41,7 @@ loop1:
 	VEOR V23.B16, V23.B16, V23.B16
 	MOVD R3, R6
 	MOVD R4, R7
-	SUBS $2, R7, R7
+	SUBS $4, R7, R7
 	BLT rest4
 	PCALIGN $32
 loop3:
@@ -100,12 +100,67 @@ loop3:
 	WORD $0x4fbc1b15 // fmla v21.4s, v24.4s, v28.s[3]
 	WORD $0x4fbc1b36 // fmla v22.4s, v25.4s, v28.s[3]
 	WORD $0x4fbc1b57 // fmla v23.4s, v26.4s, v28.s[3]
-	ADD $64, R2, R2
-	ADD $96, R6, R6
-	SUBS $2, R7, R7
+	FLDPQ 64(R2), (F27, F28)
+	FLDPQ 96(R6), (F24, F25)
+	FMOVQ 128(R6), F26
+	PRFM 1088(R2), PLDL1KEEP
+	WORD $0x4f9b1300 // fmla v0.4s, v24.4s, v27.s[0]
+	WORD $0x4f9b1321 // fmla v1.4s, v25.4s, v27.s[0]
+	WORD $0x4f9b1342 // fmla v2.4s, v26.4s, v27.s[0]
+	WORD $0x4fbb1303 // fmla v3.4s, v24.4s, v27.s[1]
+	WORD $0x4fbb1324 // fmla v4.4s, v25.4s, v27.s[1]
+	WORD $0x4fbb1345 // fmla v5.4s, v26.4s, v27.s[1]
+	WORD $0x4f9b1b06 // fmla v6.4s, v24.4s, v27.s[2]
+	WORD $0x4f9b1b27 // fmla v7.4s, v25.4s, v27.s[2]
+	WORD $0x4f9b1b48 // fmla v8.4s, v26.4s, v27.s[2]
+	WORD $0x4fbb1b09 // fmla v9.4s, v24.4s, v27.s[3]
+	WORD $0x4fbb1b2a // fmla v10.4s, v25.4s, v27.s[3]
+	WORD $0x4fbb1b4b // fmla v11.4s, v26.4s, v27.s[3]
+	WORD $0x4f9c130c // fmla v12.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c132d // fmla v13.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c134e // fmla v14.4s, v26.4s, v28.s[0]
+	WORD $0x4fbc130f // fmla v15.4s, v24.4s, v28.s[1]
+	WORD $0x4fbc1330 // fmla v16.4s, v25.4s, v28.s[1]
+	WORD $0x4fbc1351 // fmla v17.4s, v26.4s, v28.s[1]
+	WORD $0x4f9c1b12 // fmla v18.4s, v24.4s, v28.s[2]
+	WORD $0x4f9c1b33 // fmla v19.4s, v25.4s, v28.s[2]
+	WORD $0x4f9c1b54 // fmla v20.4s, v26.4s, v28.s[2]
+	WORD $0x4fbc1b15 // fmla v21.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b36 // fmla v22.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b57 // fmla v23.4s, v26.4s, v28.s[3]
+	FLDPQ 96(R2), (F27, F28)
+	FLDPQ 144(R6), (F24, F25)
+	FMOVQ 176(R6), F26
+	WORD $0x4f9b1300 // fmla v0.4s, v24.4s, v27.s[0]
+	WORD $0x4f9b1321 // fmla v1.4s, v25.4s, v27.s[0]
+	WORD $0x4f9b1342 // fmla v2.4s, v26.4s, v27.s[0]
+	WORD $0x4fbb1303 // fmla v3.4s, v24.4s, v27.s[1]
+	WORD $0x4fbb1324 // fmla v4.4s, v25.4s, v27.s[1]
+	WORD $0x4fbb1345 // fmla v5.4s, v26.4s, v27.s[1]
+	WORD $0x4f9b1b06 // fmla v6.4s, v24.4s, v27.s[2]
+	WORD $0x4f9b1b27 // fmla v7.4s, v25.4s, v27.s[2]
+	WORD $0x4f9b1b48 // fmla v8.4s, v26.4s, v27.s[2]
+	WORD $0x4fbb1b09 // fmla v9.4s, v24.4s, v27.s[3]
+	WORD $0x4fbb1b2a // fmla v10.4s, v25.4s, v27.s[3]
+	WORD $0x4fbb1b4b // fmla v11.4s, v26.4s, v27.s[3]
+	WORD $0x4f9c130c // fmla v12.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c132d // fmla v13.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c134e // fmla v14.4s, v26.4s, v28.s[0]
+	WORD $0x4fbc130f // fmla v15.4s, v24.4s, v28.s[1]
+	WORD $0x4fbc1330 // fmla v16.4s, v25.4s, v28.s[1]
+	WORD $0x4fbc1351 // fmla v17.4s, v26.4s, v28.s[1]
+	WORD $0x4f9c1b12 // fmla v18.4s, v24.4s, v28.s[2]
+	WORD $0x4f9c1b33 // fmla v19.4s, v25.4s, v28.s[2]
+	WORD $0x4f9c1b54 // fmla v20.4s, v26.4s, v28.s[2]
+	WORD $0x4fbc1b15 // fmla v21.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b36 // fmla v22.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b57 // fmla v23.4s, v26.4s, v28.s[3]
+	ADD $128, R2, R2
+	ADD $192, R6, R6
+	SUBS $4, R7, R7
 	BGE loop3
 rest4:
-	ADD $2, R7, R7
+	ADD $4, R7, R7
 	CBZ R7, done6
 	PCALIGN $32
 loop5:
@@ -278,7 +333,7 @@ ready4:
 	MOVD R1, R7
 	MOVD R2, R8
 	MOVD R4, R9
-	SUBS $2, R9, R9
+	SUBS $4, R9, R9
 	BLT rest6
 	PCALIGN $32
 loop5:
@@ -337,12 +392,67 @@ loop5:
 	WORD $0x4fbc1b15 // fmla v21.4s, v24.4s, v28.s[3]
 	WORD $0x4fbc1b36 // fmla v22.4s, v25.4s, v28.s[3]
 	WORD $0x4fbc1b57 // fmla v23.4s, v26.4s, v28.s[3]
-	ADD $64, R7, R7
-	ADD $96, R8, R8
-	SUBS $2, R9, R9
+	FLDPQ 64(R7), (F27, F28)
+	FLDPQ 96(R8), (F24, F25)
+	FMOVQ 128(R8), F26
+	PRFM 1088(R7), PLDL1KEEP
+	WORD $0x4f9b1300 // fmla v0.4s, v24.4s, v27.s[0]
+	WORD $0x4f9b1321 // fmla v1.4s, v25.4s, v27.s[0]
+	WORD $0x4f9b1342 // fmla v2.4s, v26.4s, v27.s[0]
+	WORD $0x4fbb1303 // fmla v3.4s, v24.4s, v27.s[1]
+	WORD $0x4fbb1324 // fmla v4.4s, v25.4s, v27.s[1]
+	WORD $0x4fbb1345 // fmla v5.4s, v26.4s, v27.s[1]
+	WORD $0x4f9b1b06 // fmla v6.4s, v24.4s, v27.s[2]
+	WORD $0x4f9b1b27 // fmla v7.4s, v25.4s, v27.s[2]
+	WORD $0x4f9b1b48 // fmla v8.4s, v26.4s, v27.s[2]
+	WORD $0x4fbb1b09 // fmla v9.4s, v24.4s, v27.s[3]
+	WORD $0x4fbb1b2a // fmla v10.4s, v25.4s, v27.s[3]
+	WORD $0x4fbb1b4b // fmla v11.4s, v26.4s, v27.s[3]
+	WORD $0x4f9c130c // fmla v12.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c132d // fmla v13.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c134e // fmla v14.4s, v26.4s, v28.s[0]
+	WORD $0x4fbc130f // fmla v15.4s, v24.4s, v28.s[1]
+	WORD $0x4fbc1330 // fmla v16.4s, v25.4s, v28.s[1]
+	WORD $0x4fbc1351 // fmla v17.4s, v26.4s, v28.s[1]
+	WORD $0x4f9c1b12 // fmla v18.4s, v24.4s, v28.s[2]
+	WORD $0x4f9c1b33 // fmla v19.4s, v25.4s, v28.s[2]
+	WORD $0x4f9c1b54 // fmla v20.4s, v26.4s, v28.s[2]
+	WORD $0x4fbc1b15 // fmla v21.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b36 // fmla v22.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b57 // fmla v23.4s, v26.4s, v28.s[3]
+	FLDPQ 96(R7), (F27, F28)
+	FLDPQ 144(R8), (F24, F25)
+	FMOVQ 176(R8), F26
+	WORD $0x4f9b1300 // fmla v0.4s, v24.4s, v27.s[0]
+	WORD $0x4f9b1321 // fmla v1.4s, v25.4s, v27.s[0]
+	WORD $0x4f9b1342 // fmla v2.4s, v26.4s, v27.s[0]
+	WORD $0x4fbb1303 // fmla v3.4s, v24.4s, v27.s[1]
+	WORD $0x4fbb1324 // fmla v4.4s, v25.4s, v27.s[1]
+	WORD $0x4fbb1345 // fmla v5.4s, v26.4s, v27.s[1]
+	WORD $0x4f9b1b06 // fmla v6.4s, v24.4s, v27.s[2]
+	WORD $0x4f9b1b27 // fmla v7.4s, v25.4s, v27.s[2]
+	WORD $0x4f9b1b48 // fmla v8.4s, v26.4s, v27.s[2]
+	WORD $0x4fbb1b09 // fmla v9.4s, v24.4s, v27.s[3]
+	WORD $0x4fbb1b2a // fmla v10.4s, v25.4s, v27.s[3]
+	WORD $0x4fbb1b4b // fmla v11.4s, v26.4s, v27.s[3]
+	WORD $0x4f9c130c // fmla v12.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c132d // fmla v13.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c134e // fmla v14.4s, v26.4s, v28.s[0]
+	WORD $0x4fbc130f // fmla v15.4s, v24.4s, v28.s[1]
+	WORD $0x4fbc1330 // fmla v16.4s, v25.4s, v28.s[1]
+	WORD $0x4fbc1351 // fmla v17.4s, v26.4s, v28.s[1]
+	WORD $0x4f9c1b12 // fmla v18.4s, v24.4s, v28.s[2]
+	WORD $0x4f9c1b33 // fmla v19.4s, v25.4s, v28.s[2]
+	WORD $0x4f9c1b54 // fmla v20.4s, v26.4s, v28.s[2]
+	WORD $0x4fbc1b15 // fmla v21.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b36 // fmla v22.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b57 // fmla v23.4s, v26.4s, v28.s[3]
+	ADD $128, R7, R7
+	ADD $192, R8, R8
+	SUBS $4, R9, R9
 	BGE loop5
 rest6:
-	ADD $2, R9, R9
+	ADD $4, R9, R9
 	CBZ R9, done8
 	PCALIGN $32
 loop7:
@@ -431,7 +541,7 @@ loop1:
 	VEOR V15.B16, V15.B16, V15.B16
 	MOVD R3, R6
 	MOVD R4, R7
-	SUBS $2, R7, R7
+	SUBS $4, R7, R7
 	BLT rest4
 	PCALIGN $32
 loop3:
@@ -472,12 +582,49 @@ loop3:
 	WORD $0x4f931a2d // fmla v13.4s, v17.4s, v19.s[2]
 	WORD $0x4fb31a0e // fmla v14.4s, v16.4s, v19.s[3]
 	WORD $0x4fb31a2f // fmla v15.4s, v17.4s, v19.s[3]
-	ADD $64, R2, R2
-	ADD $64, R6, R6
-	SUBS $2, R7, R7
+	FLDPQ 64(R2), (F18, F19)
+	FLDPQ 64(R6), (F16, F17)
+	PRFM 1088(R2), PLDL1KEEP
+	WORD $0x4f921200 // fmla v0.4s, v16.4s, v18.s[0]
+	WORD $0x4f921221 // fmla v1.4s, v17.4s, v18.s[0]
+	WORD $0x4fb21202 // fmla v2.4s, v16.4s, v18.s[1]
+	WORD $0x4fb21223 // fmla v3.4s, v17.4s, v18.s[1]
+	WORD $0x4f921a04 // fmla v4.4s, v16.4s, v18.s[2]
+	WORD $0x4f921a25 // fmla v5.4s, v17.4s, v18.s[2]
+	WORD $0x4fb21a06 // fmla v6.4s, v16.4s, v18.s[3]
+	WORD $0x4fb21a27 // fmla v7.4s, v17.4s, v18.s[3]
+	WORD $0x4f931208 // fmla v8.4s, v16.4s, v19.s[0]
+	WORD $0x4f931229 // fmla v9.4s, v17.4s, v19.s[0]
+	WORD $0x4fb3120a // fmla v10.4s, v16.4s, v19.s[1]
+	WORD $0x4fb3122b // fmla v11.4s, v17.4s, v19.s[1]
+	WORD $0x4f931a0c // fmla v12.4s, v16.4s, v19.s[2]
+	WORD $0x4f931a2d // fmla v13.4s, v17.4s, v19.s[2]
+	WORD $0x4fb31a0e // fmla v14.4s, v16.4s, v19.s[3]
+	WORD $0x4fb31a2f // fmla v15.4s, v17.4s, v19.s[3]
+	FLDPQ 96(R2), (F18, F19)
+	FLDPQ 96(R6), (F16, F17)
+	WORD $0x4f921200 // fmla v0.4s, v16.4s, v18.s[0]
+	WORD $0x4f921221 // fmla v1.4s, v17.4s, v18.s[0]
+	WORD $0x4fb21202 // fmla v2.4s, v16.4s, v18.s[1]
+	WORD $0x4fb21223 // fmla v3.4s, v17.4s, v18.s[1]
+	WORD $0x4f921a04 // fmla v4.4s, v16.4s, v18.s[2]
+	WORD $0x4f921a25 // fmla v5.4s, v17.4s, v18.s[2]
+	WORD $0x4fb21a06 // fmla v6.4s, v16.4s, v18.s[3]
+	WORD $0x4fb21a27 // fmla v7.4s, v17.4s, v18.s[3]
+	WORD $0x4f931208 // fmla v8.4s, v16.4s, v19.s[0]
+	WORD $0x4f931229 // fmla v9.4s, v17.4s, v19.s[0]
+	WORD $0x4fb3120a // fmla v10.4s, v16.4s, v19.s[1]
+	WORD $0x4fb3122b // fmla v11.4s, v17.4s, v19.s[1]
+	WORD $0x4f931a0c // fmla v12.4s, v16.4s, v19.s[2]
+	WORD $0x4f931a2d // fmla v13.4s, v17.4s, v19.s[2]
+	WORD $0x4fb31a0e // fmla v14.4s, v16.4s, v19.s[3]
+	WORD $0x4fb31a2f // fmla v15.4s, v17.4s, v19.s[3]
+	ADD $128, R2, R2
+	ADD $128, R6, R6
+	SUBS $4, R7, R7
 	BGE loop3
 rest4:
-	ADD $2, R7, R7
+	ADD $4, R7, R7
 	CBZ R7, done6
 	PCALIGN $32
 loop5:
@@ -598,7 +745,7 @@ ready4:
 	MOVD R1, R7
 	MOVD R2, R8
 	MOVD R4, R9
-	SUBS $2, R9, R9
+	SUBS $4, R9, R9
 	BLT rest6
 	PCALIGN $32
 loop5:
@@ -639,12 +786,49 @@ loop5:
 	WORD $0x4f931a2d // fmla v13.4s, v17.4s, v19.s[2]
 	WORD $0x4fb31a0e // fmla v14.4s, v16.4s, v19.s[3]
 	WORD $0x4fb31a2f // fmla v15.4s, v17.4s, v19.s[3]
-	ADD $64, R7, R7
-	ADD $64, R8, R8
-	SUBS $2, R9, R9
+	FLDPQ 64(R7), (F18, F19)
+	FLDPQ 64(R8), (F16, F17)
+	PRFM 1088(R7), PLDL1KEEP
+	WORD $0x4f921200 // fmla v0.4s, v16.4s, v18.s[0]
+	WORD $0x4f921221 // fmla v1.4s, v17.4s, v18.s[0]
+	WORD $0x4fb21202 // fmla v2.4s, v16.4s, v18.s[1]
+	WORD $0x4fb21223 // fmla v3.4s, v17.4s, v18.s[1]
+	WORD $0x4f921a04 // fmla v4.4s, v16.4s, v18.s[2]
+	WORD $0x4f921a25 // fmla v5.4s, v17.4s, v18.s[2]
+	WORD $0x4fb21a06 // fmla v6.4s, v16.4s, v18.s[3]
+	WORD $0x4fb21a27 // fmla v7.4s, v17.4s, v18.s[3]
+	WORD $0x4f931208 // fmla v8.4s, v16.4s, v19.s[0]
+	WORD $0x4f931229 // fmla v9.4s, v17.4s, v19.s[0]
+	WORD $0x4fb3120a // fmla v10.4s, v16.4s, v19.s[1]
+	WORD $0x4fb3122b // fmla v11.4s, v17.4s, v19.s[1]
+	WORD $0x4f931a0c // fmla v12.4s, v16.4s, v19.s[2]
+	WORD $0x4f931a2d // fmla v13.4s, v17.4s, v19.s[2]
+	WORD $0x4fb31a0e // fmla v14.4s, v16.4s, v19.s[3]
+	WORD $0x4fb31a2f // fmla v15.4s, v17.4s, v19.s[3]
+	FLDPQ 96(R7), (F18, F19)
+	FLDPQ 96(R8), (F16, F17)
+	WORD $0x4f921200 // fmla v0.4s, v16.4s, v18.s[0]
+	WORD $0x4f921221 // fmla v1.4s, v17.4s, v18.s[0]
+	WORD $0x4fb21202 // fmla v2.4s, v16.4s, v18.s[1]
+	WORD $0x4fb21223 // fmla v3.4s, v17.4s, v18.s[1]
+	WORD $0x4f921a04 // fmla v4.4s, v16.4s, v18.s[2]
+	WORD $0x4f921a25 // fmla v5.4s, v17.4s, v18.s[2]
+	WORD $0x4fb21a06 // fmla v6.4s, v16.4s, v18.s[3]
+	WORD $0x4fb21a27 // fmla v7.4s, v17.4s, v18.s[3]
+	WORD $0x4f931208 // fmla v8.4s, v16.4s, v19.s[0]
+	WORD $0x4f931229 // fmla v9.4s, v17.4s, v19.s[0]
+	WORD $0x4fb3120a // fmla v10.4s, v16.4s, v19.s[1]
+	WORD $0x4fb3122b // fmla v11.4s, v17.4s, v19.s[1]
+	WORD $0x4f931a0c // fmla v12.4s, v16.4s, v19.s[2]
+	WORD $0x4f931a2d // fmla v13.4s, v17.4s, v19.s[2]
+	WORD $0x4fb31a0e // fmla v14.4s, v16.4s, v19.s[3]
+	WORD $0x4fb31a2f // fmla v15.4s, v17.4s, v19.s[3]
+	ADD $128, R7, R7
+	ADD $128, R8, R8
+	SUBS $4, R9, R9
 	BGE loop5
 rest6:
-	ADD $2, R9, R9
+	ADD $4, R9, R9
 	CBZ R9, done8
 	PCALIGN $32
 loop7:
@@ -708,7 +892,7 @@ loop1:
 	VEOR V7.B16, V7.B16, V7.B16
 	MOVD R3, R6
 	MOVD R4, R7
-	SUBS $2, R7, R7
+	SUBS $4, R7, R7
 	BLT rest4
 	PCALIGN $32
 loop3:
@@ -733,12 +917,33 @@ loop3:
 	WORD $0x4faa1105 // fmla v5.4s, v8.4s, v10.s[1]
 	WORD $0x4f8a1906 // fmla v6.4s, v8.4s, v10.s[2]
 	WORD $0x4faa1907 // fmla v7.4s, v8.4s, v10.s[3]
-	ADD $64, R2, R2
-	ADD $32, R6, R6
-	SUBS $2, R7, R7
+	FLDPQ 64(R2), (F9, F10)
+	FMOVQ 32(R6), F8
+	PRFM 1088(R2), PLDL1KEEP
+	WORD $0x4f891100 // fmla v0.4s, v8.4s, v9.s[0]
+	WORD $0x4fa91101 // fmla v1.4s, v8.4s, v9.s[1]
+	WORD $0x4f891902 // fmla v2.4s, v8.4s, v9.s[2]
+	WORD $0x4fa91903 // fmla v3.4s, v8.4s, v9.s[3]
+	WORD $0x4f8a1104 // fmla v4.4s, v8.4s, v10.s[0]
+	WORD $0x4faa1105 // fmla v5.4s, v8.4s, v10.s[1]
+	WORD $0x4f8a1906 // fmla v6.4s, v8.4s, v10.s[2]
+	WORD $0x4faa1907 // fmla v7.4s, v8.4s, v10.s[3]
+	FLDPQ 96(R2), (F9, F10)
+	FMOVQ 48(R6), F8
+	WORD $0x4f891100 // fmla v0.4s, v8.4s, v9.s[0]
+	WORD $0x4fa91101 // fmla v1.4s, v8.4s, v9.s[1]
+	WORD $0x4f891902 // fmla v2.4s, v8.4s, v9.s[2]
+	WORD $0x4fa91903 // fmla v3.4s, v8.4s, v9.s[3]
+	WORD $0x4f8a1104 // fmla v4.4s, v8.4s, v10.s[0]
+	WORD $0x4faa1105 // fmla v5.4s, v8.4s, v10.s[1]
+	WORD $0x4f8a1906 // fmla v6.4s, v8.4s, v10.s[2]
+	WORD $0x4faa1907 // fmla v7.4s, v8.4s, v10.s[3]
+	ADD $128, R2, R2
+	ADD $64, R6, R6
+	SUBS $4, R7, R7
 	BGE loop3
 rest4:
-	ADD $2, R7, R7
+	ADD $4, R7, R7
 	CBZ R7, done6
 	PCALIGN $32
 loop5:
@@ -827,7 +1032,7 @@ ready4:
 	MOVD R1, R7
 	MOVD R2, R8
 	MOVD R4, R9
-	SUBS $2, R9, R9
+	SUBS $4, R9, R9
 	BLT rest6
 	PCALIGN $32
 loop5:
@@ -852,12 +1057,33 @@ loop5:
 	WORD $0x4faa1105 // fmla v5.4s, v8.4s, v10.s[1]
 	WORD $0x4f8a1906 // fmla v6.4s, v8.4s, v10.s[2]
 	WORD $0x4faa1907 // fmla v7.4s, v8.4s, v10.s[3]
-	ADD $64, R7, R7
-	ADD $32, R8, R8
-	SUBS $2, R9, R9
+	FLDPQ 64(R7), (F9, F10)
+	FMOVQ 32(R8), F8
+	PRFM 1088(R7), PLDL1KEEP
+	WORD $0x4f891100 // fmla v0.4s, v8.4s, v9.s[0]
+	WORD $0x4fa91101 // fmla v1.4s, v8.4s, v9.s[1]
+	WORD $0x4f891902 // fmla v2.4s, v8.4s, v9.s[2]
+	WORD $0x4fa91903 // fmla v3.4s, v8.4s, v9.s[3]
+	WORD $0x4f8a1104 // fmla v4.4s, v8.4s, v10.s[0]
+	WORD $0x4faa1105 // fmla v5.4s, v8.4s, v10.s[1]
+	WORD $0x4f8a1906 // fmla v6.4s, v8.4s, v10.s[2]
+	WORD $0x4faa1907 // fmla v7.4s, v8.4s, v10.s[3]
+	FLDPQ 96(R7), (F9, F10)
+	FMOVQ 48(R8), F8
+	WORD $0x4f891100 // fmla v0.4s, v8.4s, v9.s[0]
+	WORD $0x4fa91101 // fmla v1.4s, v8.4s, v9.s[1]
+	WORD $0x4f891902 // fmla v2.4s, v8.4s, v9.s[2]
+	WORD $0x4fa91903 // fmla v3.4s, v8.4s, v9.s[3]
+	WORD $0x4f8a1104 // fmla v4.4s, v8.4s, v10.s[0]
+	WORD $0x4faa1105 // fmla v5.4s, v8.4s, v10.s[1]
+	WORD $0x4f8a1906 // fmla v6.4s, v8.4s, v10.s[2]
+	WORD $0x4faa1907 // fmla v7.4s, v8.4s, v10.s[3]
+	ADD $128, R7, R7
+	ADD $64, R8, R8
+	SUBS $4, R9, R9
 	BGE loop5
 rest6:
-	ADD $2, R9, R9
+	ADD $4, R9, R9
 	CBZ R9, done8
 	PCALIGN $32
 loop7:
@@ -905,7 +1131,6 @@ TEXT ·addOuterNEON(SB), NOSPLIT, $0-80
 	LSL $2, R4, R4
 	LSL $2, R5, R5
 	LSL $2, R6, R6
-	SUB R3, R6, R6
 panels1:
 	CMP $2, R2
 	BLT done2
@@ -948,32 +1173,20 @@ strip5:
 	CMP R22, R23
 	CSEL LT, R23, R22, R23
 	SUB R23, R22, R22
-	LSR $2, R23, R24
-	CBZ R24, done9
-	PCALIGN $32
-loop8:
+	CMP $12, R23
+	BNE other7
 	FLDPQ 0(R11), (F24, F25)
 	FLDPQ 32(R11), (F26, F27)
-	ADD $64, R11, R11
 	FLDPQ 0(R12), (F28, F29)
 	FLDPQ 32(R12), (F30, F31)
-	ADD $64, R12, R12
 	FMOVQ 0(R13), F16
-	ADD $16, R13, R13
 	FMOVQ 0(R14), F17
-	ADD $16, R14, R14
 	FMOVQ 0(R15), F18
-	ADD $16, R15, R15
 	FMOVQ 0(R16), F19
-	ADD $16, R16, R16
 	FMOVQ 0(R17), F20
-	ADD $16, R17, R17
 	FMOVQ 0(R19), F21
-	ADD $16, R19, R19
 	FMOVQ 0(R20), F22
-	ADD $16, R20, R20
 	FMOVQ 0(R21), F23
-	ADD $16, R21, R21
 	WORD $0x4f901300 // fmla v0.4s, v24.4s, v16.s[0]
 	WORD $0x4f901381 // fmla v1.4s, v28.4s, v16.s[0]
 	WORD $0x4f911302 // fmla v2.4s, v24.4s, v17.s[0]
@@ -1038,19 +1251,268 @@ loop8:
 	WORD $0x4fb61bed // fmla v13.4s, v31.4s, v22.s[3]
 	WORD $0x4fb71b6e // fmla v14.4s, v27.4s, v23.s[3]
 	WORD $0x4fb71bef // fmla v15.4s, v31.4s, v23.s[3]
-	SUBS $1, R24, R24
-	BNE loop8
-done9:
+	FLDPQ 64(R11), (F24, F25)
+	FLDPQ 96(R11), (F26, F27)
+	FLDPQ 64(R12), (F28, F29)
+	FLDPQ 96(R12), (F30, F31)
+	FMOVQ 16(R13), F16
+	FMOVQ 16(R14), F17
+	FMOVQ 16(R15), F18
+	FMOVQ 16(R16), F19
+	FMOVQ 16(R17), F20
+	FMOVQ 16(R19), F21
+	FMOVQ 16(R20), F22
+	FMOVQ 16(R21), F23
+	WORD $0x4f901300 // fmla v0.4s, v24.4s, v16.s[0]
+	WORD $0x4f901381 // fmla v1.4s, v28.4s, v16.s[0]
+	WORD $0x4f911302 // fmla v2.4s, v24.4s, v17.s[0]
+	WORD $0x4f911383 // fmla v3.4s, v28.4s, v17.s[0]
+	WORD $0x4f921304 // fmla v4.4s, v24.4s, v18.s[0]
+	WORD $0x4f921385 // fmla v5.4s, v28.4s, v18.s[0]
+	WORD $0x4f931306 // fmla v6.4s, v24.4s, v19.s[0]
+	WORD $0x4f931387 // fmla v7.4s, v28.4s, v19.s[0]
+	WORD $0x4f941308 // fmla v8.4s, v24.4s, v20.s[0]
+	WORD $0x4f941389 // fmla v9.4s, v28.4s, v20.s[0]
+	WORD $0x4f95130a // fmla v10.4s, v24.4s, v21.s[0]
+	WORD $0x4f95138b // fmla v11.4s, v28.4s, v21.s[0]
+	WORD $0x4f96130c // fmla v12.4s, v24.4s, v22.s[0]
+	WORD $0x4f96138d // fmla v13.4s, v28.4s, v22.s[0]
+	WORD $0x4f97130e // fmla v14.4s, v24.4s, v23.s[0]
+	WORD $0x4f97138f // fmla v15.4s, v28.4s, v23.s[0]
+	WORD $0x4fb01320 // fmla v0.4s, v25.4s, v16.s[1]
+	WORD $0x4fb013a1 // fmla v1.4s, v29.4s, v16.s[1]
+	WORD $0x4fb11322 // fmla v2.4s, v25.4s, v17.s[1]
+	WORD $0x4fb113a3 // fmla v3.4s, v29.4s, v17.s[1]
+	WORD $0x4fb21324 // fmla v4.4s, v25.4s, v18.s[1]
+	WORD $0x4fb213a5 // fmla v5.4s, v29.4s, v18.s[1]
+	WORD $0x4fb31326 // fmla v6.4s, v25.4s, v19.s[1]
+	WORD $0x4fb313a7 // fmla v7.4s, v29.4s, v19.s[1]
+	WORD $0x4fb41328 // fmla v8.4s, v25.4s, v20.s[1]
+	WORD $0x4fb413a9 // fmla v9.4s, v29.4s, v20.s[1]
+	WORD $0x4fb5132a // fmla v10.4s, v25.4s, v21.s[1]
+	WORD $0x4fb513ab // fmla v11.4s, v29.4s, v21.s[1]
+	WORD $0x4fb6132c // fmla v12.4s, v25.4s, v22.s[1]
+	WORD $0x4fb613ad // fmla v13.4s, v29.4s, v22.s[1]
+	WORD $0x4fb7132e // fmla v14.4s, v25.4s, v23.s[1]
+	WORD $0x4fb713af // fmla v15.4s, v29.4s, v23.s[1]
+	WORD $0x4f901b40 // fmla v0.4s, v26.4s, v16.s[2]
+	WORD $0x4f901bc1 // fmla v1.4s, v30.4s, v16.s[2]
+	WORD $0x4f911b42 // fmla v2.4s, v26.4s, v17.s[2]
+	WORD $0x4f911bc3 // fmla v3.4s, v30.4s, v17.s[2]
+	WORD $0x4f921b44 // fmla v4.4s, v26.4s, v18.s[2]
+	WORD $0x4f921bc5 // fmla v5.4s, v30.4s, v18.s[2]
+	WORD $0x4f931b46 // fmla v6.4s, v26.4s, v19.s[2]
+	WORD $0x4f931bc7 // fmla v7.4s, v30.4s, v19.s[2]
+	WORD $0x4f941b48 // fmla v8.4s, v26.4s, v20.s[2]
+	WORD $0x4f941bc9 // fmla v9.4s, v30.4s, v20.s[2]
+	WORD $0x4f951b4a // fmla v10.4s, v26.4s, v21.s[2]
+	WORD $0x4f951bcb // fmla v11.4s, v30.4s, v21.s[2]
+	WORD $0x4f961b4c // fmla v12.4s, v26.4s, v22.s[2]
+	WORD $0x4f961bcd // fmla v13.4s, v30.4s, v22.s[2]
+	WORD $0x4f971b4e // fmla v14.4s, v26.4s, v23.s[2]
+	WORD $0x4f971bcf // fmla v15.4s, v30.4s, v23.s[2]
+	WORD $0x4fb01b60 // fmla v0.4s, v27.4s, v16.s[3]
+	WORD $0x4fb01be1 // fmla v1.4s, v31.4s, v16.s[3]
+	WORD $0x4fb11b62 // fmla v2.4s, v27.4s, v17.s[3]
+	WORD $0x4fb11be3 // fmla v3.4s, v31.4s, v17.s[3]
+	WORD $0x4fb21b64 // fmla v4.4s, v27.4s, v18.s[3]
+	WORD $0x4fb21be5 // fmla v5.4s, v31.4s, v18.s[3]
+	WORD $0x4fb31b66 // fmla v6.4s, v27.4s, v19.s[3]
+	WORD $0x4fb31be7 // fmla v7.4s, v31.4s, v19.s[3]
+	WORD $0x4fb41b68 // fmla v8.4s, v27.4s, v20.s[3]
+	WORD $0x4fb41be9 // fmla v9.4s, v31.4s, v20.s[3]
+	WORD $0x4fb51b6a // fmla v10.4s, v27.4s, v21.s[3]
+	WORD $0x4fb51beb // fmla v11.4s, v31.4s, v21.s[3]
+	WORD $0x4fb61b6c // fmla v12.4s, v27.4s, v22.s[3]
+	WORD $0x4fb61bed // fmla v13.4s, v31.4s, v22.s[3]
+	WORD $0x4fb71b6e // fmla v14.4s, v27.4s, v23.s[3]
+	WORD $0x4fb71bef // fmla v15.4s, v31.4s, v23.s[3]
+	FLDPQ 128(R11), (F24, F25)
+	FLDPQ 160(R11), (F26, F27)
+	FLDPQ 128(R12), (F28, F29)
+	FLDPQ 160(R12), (F30, F31)
+	FMOVQ 32(R13), F16
+	FMOVQ 32(R14), F17
+	FMOVQ 32(R15), F18
+	FMOVQ 32(R16), F19
+	FMOVQ 32(R17), F20
+	FMOVQ 32(R19), F21
+	FMOVQ 32(R20), F22
+	FMOVQ 32(R21), F23
+	WORD $0x4f901300 // fmla v0.4s, v24.4s, v16.s[0]
+	WORD $0x4f901381 // fmla v1.4s, v28.4s, v16.s[0]
+	WORD $0x4f911302 // fmla v2.4s, v24.4s, v17.s[0]
+	WORD $0x4f911383 // fmla v3.4s, v28.4s, v17.s[0]
+	WORD $0x4f921304 // fmla v4.4s, v24.4s, v18.s[0]
+	WORD $0x4f921385 // fmla v5.4s, v28.4s, v18.s[0]
+	WORD $0x4f931306 // fmla v6.4s, v24.4s, v19.s[0]
+	WORD $0x4f931387 // fmla v7.4s, v28.4s, v19.s[0]
+	WORD $0x4f941308 // fmla v8.4s, v24.4s, v20.s[0]
+	WORD $0x4f941389 // fmla v9.4s, v28.4s, v20.s[0]
+	WORD $0x4f95130a // fmla v10.4s, v24.4s, v21.s[0]
+	WORD $0x4f95138b // fmla v11.4s, v28.4s, v21.s[0]
+	WORD $0x4f96130c // fmla v12.4s, v24.4s, v22.s[0]
+	WORD $0x4f96138d // fmla v13.4s, v28.4s, v22.s[0]
+	WORD $0x4f97130e // fmla v14.4s, v24.4s, v23.s[0]
+	WORD $0x4f97138f // fmla v15.4s, v28.4s, v23.s[0]
+	WORD $0x4fb01320 // fmla v0.4s, v25.4s, v16.s[1]
+	WORD $0x4fb013a1 // fmla v1.4s, v29.4s, v16.s[1]
+	WORD $0x4fb11322 // fmla v2.4s, v25.4s, v17.s[1]
+	WORD $0x4fb113a3 // fmla v3.4s, v29.4s, v17.s[1]
+	WORD $0x4fb21324 // fmla v4.4s, v25.4s, v18.s[1]
+	WORD $0x4fb213a5 // fmla v5.4s, v29.4s, v18.s[1]
+	WORD $0x4fb31326 // fmla v6.4s, v25.4s, v19.s[1]
+	WORD $0x4fb313a7 // fmla v7.4s, v29.4s, v19.s[1]
+	WORD $0x4fb41328 // fmla v8.4s, v25.4s, v20.s[1]
+	WORD $0x4fb413a9 // fmla v9.4s, v29.4s, v20.s[1]
+	WORD $0x4fb5132a // fmla v10.4s, v25.4s, v21.s[1]
+	WORD $0x4fb513ab // fmla v11.4s, v29.4s, v21.s[1]
+	WORD $0x4fb6132c // fmla v12.4s, v25.4s, v22.s[1]
+	WORD $0x4fb613ad // fmla v13.4s, v29.4s, v22.s[1]
+	WORD $0x4fb7132e // fmla v14.4s, v25.4s, v23.s[1]
+	WORD $0x4fb713af // fmla v15.4s, v29.4s, v23.s[1]
+	WORD $0x4f901b40 // fmla v0.4s, v26.4s, v16.s[2]
+	WORD $0x4f901bc1 // fmla v1.4s, v30.4s, v16.s[2]
+	WORD $0x4f911b42 // fmla v2.4s, v26.4s, v17.s[2]
+	WORD $0x4f911bc3 // fmla v3.4s, v30.4s, v17.s[2]
+	WORD $0x4f921b44 // fmla v4.4s, v26.4s, v18.s[2]
+	WORD $0x4f921bc5 // fmla v5.4s, v30.4s, v18.s[2]
+	WORD $0x4f931b46 // fmla v6.4s, v26.4s, v19.s[2]
+	WORD $0x4f931bc7 // fmla v7.4s, v30.4s, v19.s[2]
+	WORD $0x4f941b48 // fmla v8.4s, v26.4s, v20.s[2]
+	WORD $0x4f941bc9 // fmla v9.4s, v30.4s, v20.s[2]
+	WORD $0x4f951b4a // fmla v10.4s, v26.4s, v21.s[2]
+	WORD $0x4f951bcb // fmla v11.4s, v30.4s, v21.s[2]
+	WORD $0x4f961b4c // fmla v12.4s, v26.4s, v22.s[2]
+	WORD $0x4f961bcd // fmla v13.4s, v30.4s, v22.s[2]
+	WORD $0x4f971b4e // fmla v14.4s, v26.4s, v23.s[2]
+	WORD $0x4f971bcf // fmla v15.4s, v30.4s, v23.s[2]
+	WORD $0x4fb01b60 // fmla v0.4s, v27.4s, v16.s[3]
+	WORD $0x4fb01be1 // fmla v1.4s, v31.4s, v16.s[3]
+	WORD $0x4fb11b62 // fmla v2.4s, v27.4s, v17.s[3]
+	WORD $0x4fb11be3 // fmla v3.4s, v31.4s, v17.s[3]
+	WORD $0x4fb21b64 // fmla v4.4s, v27.4s, v18.s[3]
+	WORD $0x4fb21be5 // fmla v5.4s, v31.4s, v18.s[3]
+	WORD $0x4fb31b66 // fmla v6.4s, v27.4s, v19.s[3]
+	WORD $0x4fb31be7 // fmla v7.4s, v31.4s, v19.s[3]
+	WORD $0x4fb41b68 // fmla v8.4s, v27.4s, v20.s[3]
+	WORD $0x4fb41be9 // fmla v9.4s, v31.4s, v20.s[3]
+	WORD $0x4fb51b6a // fmla v10.4s, v27.4s, v21.s[3]
+	WORD $0x4fb51beb // fmla v11.4s, v31.4s, v21.s[3]
+	WORD $0x4fb61b6c // fmla v12.4s, v27.4s, v22.s[3]
+	WORD $0x4fb61bed // fmla v13.4s, v31.4s, v22.s[3]
+	WORD $0x4fb71b6e // fmla v14.4s, v27.4s, v23.s[3]
+	WORD $0x4fb71bef // fmla v15.4s, v31.4s, v23.s[3]
+	ADD $192, R11, R11
+	ADD $192, R12, R12
+	ADD R6, R13, R13
+	ADD R6, R14, R14
+	ADD R6, R15, R15
+	ADD R6, R16, R16
+	ADD R6, R17, R17
+	ADD R6, R19, R19
+	ADD R6, R20, R20
+	ADD R6, R21, R21
+	CBNZ R22, strip5
+	B done6
+other7:
+	MOVD $0, R24
+	LSR $2, R23, R25
+	CBZ R25, done10
+	PCALIGN $32
+loop9:
+	FLDPQ 0(R11), (F24, F25)
+	FLDPQ 32(R11), (F26, F27)
+	FLDPQ 0(R12), (F28, F29)
+	FLDPQ 32(R12), (F30, F31)
+	ADD $64, R11, R11
+	ADD $64, R12, R12
+	WORD $0x3cf869b0 // ldr q16, [x13,x24]
+	WORD $0x3cf869d1 // ldr q17, [x14,x24]
+	WORD $0x3cf869f2 // ldr q18, [x15,x24]
+	WORD $0x3cf86a13 // ldr q19, [x16,x24]
+	WORD $0x3cf86a34 // ldr q20, [x17,x24]
+	WORD $0x3cf86a75 // ldr q21, [x19,x24]
+	WORD $0x3cf86a96 // ldr q22, [x20,x24]
+	WORD $0x3cf86ab7 // ldr q23, [x21,x24]
+	ADD $16, R24, R24
+	WORD $0x4f901300 // fmla v0.4s, v24.4s, v16.s[0]
+	WORD $0x4f901381 // fmla v1.4s, v28.4s, v16.s[0]
+	WORD $0x4f911302 // fmla v2.4s, v24.4s, v17.s[0]
+	WORD $0x4f911383 // fmla v3.4s, v28.4s, v17.s[0]
+	WORD $0x4f921304 // fmla v4.4s, v24.4s, v18.s[0]
+	WORD $0x4f921385 // fmla v5.4s, v28.4s, v18.s[0]
+	WORD $0x4f931306 // fmla v6.4s, v24.4s, v19.s[0]
+	WORD $0x4f931387 // fmla v7.4s, v28.4s, v19.s[0]
+	WORD $0x4f941308 // fmla v8.4s, v24.4s, v20.s[0]
+	WORD $0x4f941389 // fmla v9.4s, v28.4s, v20.s[0]
+	WORD $0x4f95130a // fmla v10.4s, v24.4s, v21.s[0]
+	WORD $0x4f95138b // fmla v11.4s, v28.4s, v21.s[0]
+	WORD $0x4f96130c // fmla v12.4s, v24.4s, v22.s[0]
+	WORD $0x4f96138d // fmla v13.4s, v28.4s, v22.s[0]
+	WORD $0x4f97130e // fmla v14.4s, v24.4s, v23.s[0]
+	WORD $0x4f97138f // fmla v15.4s, v28.4s, v23.s[0]
+	WORD $0x4fb01320 // fmla v0.4s, v25.4s, v16.s[1]
+	WORD $0x4fb013a1 // fmla v1.4s, v29.4s, v16.s[1]
+	WORD $0x4fb11322 // fmla v2.4s, v25.4s, v17.s[1]
+	WORD $0x4fb113a3 // fmla v3.4s, v29.4s, v17.s[1]
+	WORD $0x4fb21324 // fmla v4.4s, v25.4s, v18.s[1]
+	WORD $0x4fb213a5 // fmla v5.4s, v29.4s, v18.s[1]
+	WORD $0x4fb31326 // fmla v6.4s, v25.4s, v19.s[1]
+	WORD $0x4fb313a7 // fmla v7.4s, v29.4s, v19.s[1]
+	WORD $0x4fb41328 // fmla v8.4s, v25.4s, v20.s[1]
+	WORD $0x4fb413a9 // fmla v9.4s, v29.4s, v20.s[1]
+	WORD $0x4fb5132a // fmla v10.4s, v25.4s, v21.s[1]
+	WORD $0x4fb513ab // fmla v11.4s, v29.4s, v21.s[1]
+	WORD $0x4fb6132c // fmla v12.4s, v25.4s, v22.s[1]
+	WORD $0x4fb613ad // fmla v13.4s, v29.4s, v22.s[1]
+	WORD $0x4fb7132e // fmla v14.4s, v25.4s, v23.s[1]
+	WORD $0x4fb713af // fmla v15.4s, v29.4s, v23.s[1]
+	WORD $0x4f901b40 // fmla v0.4s, v26.4s, v16.s[2]
+	WORD $0x4f901bc1 // fmla v1.4s, v30.4s, v16.s[2]
+	WORD $0x4f911b42 // fmla v2.4s, v26.4s, v17.s[2]
+	WORD $0x4f911bc3 // fmla v3.4s, v30.4s, v17.s[2]
+	WORD $0x4f921b44 // fmla v4.4s, v26.4s, v18.s[2]
+	WORD $0x4f921bc5 // fmla v5.4s, v30.4s, v18.s[2]
+	WORD $0x4f931b46 // fmla v6.4s, v26.4s, v19.s[2]
+	WORD $0x4f931bc7 // fmla v7.4s, v30.4s, v19.s[2]
+	WORD $0x4f941b48 // fmla v8.4s, v26.4s, v20.s[2]
+	WORD $0x4f941bc9 // fmla v9.4s, v30.4s, v20.s[2]
+	WORD $0x4f951b4a // fmla v10.4s, v26.4s, v21.s[2]
+	WORD $0x4f951bcb // fmla v11.4s, v30.4s, v21.s[2]
+	WORD $0x4f961b4c // fmla v12.4s, v26.4s, v22.s[2]
+	WORD $0x4f961bcd // fmla v13.4s, v30.4s, v22.s[2]
+	WORD $0x4f971b4e // fmla v14.4s, v26.4s, v23.s[2]
+	WORD $0x4f971bcf // fmla v15.4s, v30.4s, v23.s[2]
+	WORD $0x4fb01b60 // fmla v0.4s, v27.4s, v16.s[3]
+	WORD $0x4fb01be1 // fmla v1.4s, v31.4s, v16.s[3]
+	WORD $0x4fb11b62 // fmla v2.4s, v27.4s, v17.s[3]
+	WORD $0x4fb11be3 // fmla v3.4s, v31.4s, v17.s[3]
+	WORD $0x4fb21b64 // fmla v4.4s, v27.4s, v18.s[3]
+	WORD $0x4fb21be5 // fmla v5.4s, v31.4s, v18.s[3]
+	WORD $0x4fb31b66 // fmla v6.4s, v27.4s, v19.s[3]
+	WORD $0x4fb31be7 // fmla v7.4s, v31.4s, v19.s[3]
+	WORD $0x4fb41b68 // fmla v8.4s, v27.4s, v20.s[3]
+	WORD $0x4fb41be9 // fmla v9.4s, v31.4s, v20.s[3]
+	WORD $0x4fb51b6a // fmla v10.4s, v27.4s, v21.s[3]
+	WORD $0x4fb51beb // fmla v11.4s, v31.4s, v21.s[3]
+	WORD $0x4fb61b6c // fmla v12.4s, v27.4s, v22.s[3]
+	WORD $0x4fb61bed // fmla v13.4s, v31.4s, v22.s[3]
+	WORD $0x4fb71b6e // fmla v14.4s, v27.4s, v23.s[3]
+	WORD $0x4fb71bef // fmla v15.4s, v31.4s, v23.s[3]
+	SUBS $1, R25, R25
+	BNE loop9
+done10:
 	AND $3, R23, R23
-	CBZ R23, done7
-	FMOVQ 0(R13), F16
-	FMOVQ 0(R14), F17
-	FMOVQ 0(R15), F18
-	FMOVQ 0(R16), F19
-	FMOVQ 0(R17), F20
-	FMOVQ 0(R19), F21
-	FMOVQ 0(R20), F22
-	FMOVQ 0(R21), F23
+	CBZ R23, done8
+	WORD $0x3cf869b0 // ldr q16, [x13,x24]
+	WORD $0x3cf869d1 // ldr q17, [x14,x24]
+	WORD $0x3cf869f2 // ldr q18, [x15,x24]
+	WORD $0x3cf86a13 // ldr q19, [x16,x24]
+	WORD $0x3cf86a34 // ldr q20, [x17,x24]
+	WORD $0x3cf86a75 // ldr q21, [x19,x24]
+	WORD $0x3cf86a96 // ldr q22, [x20,x24]
+	WORD $0x3cf86ab7 // ldr q23, [x21,x24]
 	FMOVQ 0(R11), F24
 	FMOVQ 0(R12), F28
 	WORD $0x4f901300 // fmla v0.4s, v24.4s, v16.s[0]
@@ -1070,7 +1532,7 @@ done9:
 	WORD $0x4f97130e // fmla v14.4s, v24.4s, v23.s[0]
 	WORD $0x4f97138f // fmla v15.4s, v28.4s, v23.s[0]
 	SUB $1, R23, R23
-	CBZ R23, done7
+	CBZ R23, done8
 	FMOVQ 16(R11), F25
 	FMOVQ 16(R12), F29
 	WORD $0x4fb01320 // fmla v0.4s, v25.4s, v16.s[1]
@@ -1090,7 +1552,7 @@ done9:
 	WORD $0x4fb7132e // fmla v14.4s, v25.4s, v23.s[1]
 	WORD $0x4fb713af // fmla v15.4s, v29.4s, v23.s[1]
 	SUB $1, R23, R23
-	CBZ R23, done7
+	CBZ R23, done8
 	FMOVQ 32(R11), F26
 	FMOVQ 32(R12), F30
 	WORD $0x4f901b40 // fmla v0.4s, v26.4s, v16.s[2]
@@ -1109,7 +1571,7 @@ done9:
 	WORD $0x4f961bcd // fmla v13.4s, v30.4s, v22.s[2]
 	WORD $0x4f971b4e // fmla v14.4s, v26.4s, v23.s[2]
 	WORD $0x4f971bcf // fmla v15.4s, v30.4s, v23.s[2]
-done7:
+done8:
 	CBZ R22, done6
 	ADD R6, R13, R13
 	ADD R6, R14, R14
@@ -1189,16 +1651,16 @@ done4:
 	SUB $2, R2, R2
 	B panels1
 done2:
-panels10:
+panels11:
 	CMP $1, R2
-	BLT done11
+	BLT done12
 	MOVD p+8(FP), R7
 	MOVD tiles+24(FP), R8
 	MOVD R0, R9
 	ADD R4, R0, R10
-	CBZ R8, done13
+	CBZ R8, done14
 	PCALIGN $32
-loop12:
+loop13:
 	VEOR V0.B16, V0.B16, V0.B16
 	VEOR V1.B16, V1.B16, V1.B16
 	VEOR V2.B16, V2.B16, V2.B16
@@ -1218,34 +1680,23 @@ loop12:
 	ADD R3, R19, R20
 	ADD R3, R20, R21
 	MOVD rows+32(FP), R22
-strip14:
+strip15:
 	LSR $2, R3, R23
 	CMP R22, R23
 	CSEL LT, R23, R22, R23
 	SUB R23, R22, R22
-	LSR $2, R23, R24
-	CBZ R24, done18
-	PCALIGN $32
-loop17:
+	CMP $12, R23
+	BNE other17
 	FLDPQ 0(R11), (F16, F17)
 	FLDPQ 32(R11), (F18, F19)
-	ADD $64, R11, R11
 	FMOVQ 0(R13), F8
-	ADD $16, R13, R13
 	FMOVQ 0(R14), F9
-	ADD $16, R14, R14
 	FMOVQ 0(R15), F10
-	ADD $16, R15, R15
 	FMOVQ 0(R16), F11
-	ADD $16, R16, R16
 	FMOVQ 0(R17), F12
-	ADD $16, R17, R17
 	FMOVQ 0(R19), F13
-	ADD $16, R19, R19
 	FMOVQ 0(R20), F14
-	ADD $16, R20, R20
 	FMOVQ 0(R21), F15
-	ADD $16, R21, R21
 	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
 	WORD $0x4f891201 // fmla v1.4s, v16.4s, v9.s[0]
 	WORD $0x4f8a1202 // fmla v2.4s, v16.4s, v10.s[0]
@@ -1278,19 +1729,164 @@ loop17:
 	WORD $0x4fad1a65 // fmla v5.4s, v19.4s, v13.s[3]
 	WORD $0x4fae1a66 // fmla v6.4s, v19.4s, v14.s[3]
 	WORD $0x4faf1a67 // fmla v7.4s, v19.4s, v15.s[3]
-	SUBS $1, R24, R24
-	BNE loop17
-done18:
+	FLDPQ 64(R11), (F16, F17)
+	FLDPQ 96(R11), (F18, F19)
+	FMOVQ 16(R13), F8
+	FMOVQ 16(R14), F9
+	FMOVQ 16(R15), F10
+	FMOVQ 16(R16), F11
+	FMOVQ 16(R17), F12
+	FMOVQ 16(R19), F13
+	FMOVQ 16(R20), F14
+	FMOVQ 16(R21), F15
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f891201 // fmla v1.4s, v16.4s, v9.s[0]
+	WORD $0x4f8a1202 // fmla v2.4s, v16.4s, v10.s[0]
+	WORD $0x4f8b1203 // fmla v3.4s, v16.4s, v11.s[0]
+	WORD $0x4f8c1204 // fmla v4.4s, v16.4s, v12.s[0]
+	WORD $0x4f8d1205 // fmla v5.4s, v16.4s, v13.s[0]
+	WORD $0x4f8e1206 // fmla v6.4s, v16.4s, v14.s[0]
+	WORD $0x4f8f1207 // fmla v7.4s, v16.4s, v15.s[0]
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0x4fa91221 // fmla v1.4s, v17.4s, v9.s[1]
+	WORD $0x4faa1222 // fmla v2.4s, v17.4s, v10.s[1]
+	WORD $0x4fab1223 // fmla v3.4s, v17.4s, v11.s[1]
+	WORD $0x4fac1224 // fmla v4.4s, v17.4s, v12.s[1]
+	WORD $0x4fad1225 // fmla v5.4s, v17.4s, v13.s[1]
+	WORD $0x4fae1226 // fmla v6.4s, v17.4s, v14.s[1]
+	WORD $0x4faf1227 // fmla v7.4s, v17.4s, v15.s[1]
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0x4f891a41 // fmla v1.4s, v18.4s, v9.s[2]
+	WORD $0x4f8a1a42 // fmla v2.4s, v18.4s, v10.s[2]
+	WORD $0x4f8b1a43 // fmla v3.4s, v18.4s, v11.s[2]
+	WORD $0x4f8c1a44 // fmla v4.4s, v18.4s, v12.s[2]
+	WORD $0x4f8d1a45 // fmla v5.4s, v18.4s, v13.s[2]
+	WORD $0x4f8e1a46 // fmla v6.4s, v18.4s, v14.s[2]
+	WORD $0x4f8f1a47 // fmla v7.4s, v18.4s, v15.s[2]
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0x4fa91a61 // fmla v1.4s, v19.4s, v9.s[3]
+	WORD $0x4faa1a62 // fmla v2.4s, v19.4s, v10.s[3]
+	WORD $0x4fab1a63 // fmla v3.4s, v19.4s, v11.s[3]
+	WORD $0x4fac1a64 // fmla v4.4s, v19.4s, v12.s[3]
+	WORD $0x4fad1a65 // fmla v5.4s, v19.4s, v13.s[3]
+	WORD $0x4fae1a66 // fmla v6.4s, v19.4s, v14.s[3]
+	WORD $0x4faf1a67 // fmla v7.4s, v19.4s, v15.s[3]
+	FLDPQ 128(R11), (F16, F17)
+	FLDPQ 160(R11), (F18, F19)
+	FMOVQ 32(R13), F8
+	FMOVQ 32(R14), F9
+	FMOVQ 32(R15), F10
+	FMOVQ 32(R16), F11
+	FMOVQ 32(R17), F12
+	FMOVQ 32(R19), F13
+	FMOVQ 32(R20), F14
+	FMOVQ 32(R21), F15
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f891201 // fmla v1.4s, v16.4s, v9.s[0]
+	WORD $0x4f8a1202 // fmla v2.4s, v16.4s, v10.s[0]
+	WORD $0x4f8b1203 // fmla v3.4s, v16.4s, v11.s[0]
+	WORD $0x4f8c1204 // fmla v4.4s, v16.4s, v12.s[0]
+	WORD $0x4f8d1205 // fmla v5.4s, v16.4s, v13.s[0]
+	WORD $0x4f8e1206 // fmla v6.4s, v16.4s, v14.s[0]
+	WORD $0x4f8f1207 // fmla v7.4s, v16.4s, v15.s[0]
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0x4fa91221 // fmla v1.4s, v17.4s, v9.s[1]
+	WORD $0x4faa1222 // fmla v2.4s, v17.4s, v10.s[1]
+	WORD $0x4fab1223 // fmla v3.4s, v17.4s, v11.s[1]
+	WORD $0x4fac1224 // fmla v4.4s, v17.4s, v12.s[1]
+	WORD $0x4fad1225 // fmla v5.4s, v17.4s, v13.s[1]
+	WORD $0x4fae1226 // fmla v6.4s, v17.4s, v14.s[1]
+	WORD $0x4faf1227 // fmla v7.4s, v17.4s, v15.s[1]
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0x4f891a41 // fmla v1.4s, v18.4s, v9.s[2]
+	WORD $0x4f8a1a42 // fmla v2.4s, v18.4s, v10.s[2]
+	WORD $0x4f8b1a43 // fmla v3.4s, v18.4s, v11.s[2]
+	WORD $0x4f8c1a44 // fmla v4.4s, v18.4s, v12.s[2]
+	WORD $0x4f8d1a45 // fmla v5.4s, v18.4s, v13.s[2]
+	WORD $0x4f8e1a46 // fmla v6.4s, v18.4s, v14.s[2]
+	WORD $0x4f8f1a47 // fmla v7.4s, v18.4s, v15.s[2]
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0x4fa91a61 // fmla v1.4s, v19.4s, v9.s[3]
+	WORD $0x4faa1a62 // fmla v2.4s, v19.4s, v10.s[3]
+	WORD $0x4fab1a63 // fmla v3.4s, v19.4s, v11.s[3]
+	WORD $0x4fac1a64 // fmla v4.4s, v19.4s, v12.s[3]
+	WORD $0x4fad1a65 // fmla v5.4s, v19.4s, v13.s[3]
+	WORD $0x4fae1a66 // fmla v6.4s, v19.4s, v14.s[3]
+	WORD $0x4faf1a67 // fmla v7.4s, v19.4s, v15.s[3]
+	ADD $192, R11, R11
+	ADD R6, R13, R13
+	ADD R6, R14, R14
+	ADD R6, R15, R15
+	ADD R6, R16, R16
+	ADD R6, R17, R17
+	ADD R6, R19, R19
+	ADD R6, R20, R20
+	ADD R6, R21, R21
+	CBNZ R22, strip15
+	B done16
+other17:
+	MOVD $0, R24
+	LSR $2, R23, R25
+	CBZ R25, done20
+	PCALIGN $32
+loop19:
+	FLDPQ 0(R11), (F16, F17)
+	FLDPQ 32(R11), (F18, F19)
+	ADD $64, R11, R11
+	WORD $0x3cf869a8 // ldr q8, [x13,x24]
+	WORD $0x3cf869c9 // ldr q9, [x14,x24]
+	WORD $0x3cf869ea // ldr q10, [x15,x24]
+	WORD $0x3cf86a0b // ldr q11, [x16,x24]
+	WORD $0x3cf86a2c // ldr q12, [x17,x24]
+	WORD $0x3cf86a6d // ldr q13, [x19,x24]
+	WORD $0x3cf86a8e // ldr q14, [x20,x24]
+	WORD $0x3cf86aaf // ldr q15, [x21,x24]
+	ADD $16, R24, R24
+	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
+	WORD $0x4f891201 // fmla v1.4s, v16.4s, v9.s[0]
+	WORD $0x4f8a1202 // fmla v2.4s, v16.4s, v10.s[0]
+	WORD $0x4f8b1203 // fmla v3.4s, v16.4s, v11.s[0]
+	WORD $0x4f8c1204 // fmla v4.4s, v16.4s, v12.s[0]
+	WORD $0x4f8d1205 // fmla v5.4s, v16.4s, v13.s[0]
+	WORD $0x4f8e1206 // fmla v6.4s, v16.4s, v14.s[0]
+	WORD $0x4f8f1207 // fmla v7.4s, v16.4s, v15.s[0]
+	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
+	WORD $0x4fa91221 // fmla v1.4s, v17.4s, v9.s[1]
+	WORD $0x4faa1222 // fmla v2.4s, v17.4s, v10.s[1]
+	WORD $0x4fab1223 // fmla v3.4s, v17.4s, v11.s[1]
+	WORD $0x4fac1224 // fmla v4.4s, v17.4s, v12.s[1]
+	WORD $0x4fad1225 // fmla v5.4s, v17.4s, v13.s[1]
+	WORD $0x4fae1226 // fmla v6.4s, v17.4s, v14.s[1]
+	WORD $0x4faf1227 // fmla v7.4s, v17.4s, v15.s[1]
+	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
+	WORD $0x4f891a41 // fmla v1.4s, v18.4s, v9.s[2]
+	WORD $0x4f8a1a42 // fmla v2.4s, v18.4s, v10.s[2]
+	WORD $0x4f8b1a43 // fmla v3.4s, v18.4s, v11.s[2]
+	WORD $0x4f8c1a44 // fmla v4.4s, v18.4s, v12.s[2]
+	WORD $0x4f8d1a45 // fmla v5.4s, v18.4s, v13.s[2]
+	WORD $0x4f8e1a46 // fmla v6.4s, v18.4s, v14.s[2]
+	WORD $0x4f8f1a47 // fmla v7.4s, v18.4s, v15.s[2]
+	WORD $0x4fa81a60 // fmla v0.4s, v19.4s, v8.s[3]
+	WORD $0x4fa91a61 // fmla v1.4s, v19.4s, v9.s[3]
+	WORD $0x4faa1a62 // fmla v2.4s, v19.4s, v10.s[3]
+	WORD $0x4fab1a63 // fmla v3.4s, v19.4s, v11.s[3]
+	WORD $0x4fac1a64 // fmla v4.4s, v19.4s, v12.s[3]
+	WORD $0x4fad1a65 // fmla v5.4s, v19.4s, v13.s[3]
+	WORD $0x4fae1a66 // fmla v6.4s, v19.4s, v14.s[3]
+	WORD $0x4faf1a67 // fmla v7.4s, v19.4s, v15.s[3]
+	SUBS $1, R25, R25
+	BNE loop19
+done20:
 	AND $3, R23, R23
-	CBZ R23, done16
-	FMOVQ 0(R13), F8
-	FMOVQ 0(R14), F9
-	FMOVQ 0(R15), F10
-	FMOVQ 0(R16), F11
-	FMOVQ 0(R17), F12
-	FMOVQ 0(R19), F13
-	FMOVQ 0(R20), F14
-	FMOVQ 0(R21), F15
+	CBZ R23, done18
+	WORD $0x3cf869a8 // ldr q8, [x13,x24]
+	WORD $0x3cf869c9 // ldr q9, [x14,x24]
+	WORD $0x3cf869ea // ldr q10, [x15,x24]
+	WORD $0x3cf86a0b // ldr q11, [x16,x24]
+	WORD $0x3cf86a2c // ldr q12, [x17,x24]
+	WORD $0x3cf86a6d // ldr q13, [x19,x24]
+	WORD $0x3cf86a8e // ldr q14, [x20,x24]
+	WORD $0x3cf86aaf // ldr q15, [x21,x24]
 	FMOVQ 0(R11), F16
 	WORD $0x4f881200 // fmla v0.4s, v16.4s, v8.s[0]
 	WORD $0x4f891201 // fmla v1.4s, v16.4s, v9.s[0]
@@ -1301,7 +1897,7 @@ done18:
 	WORD $0x4f8e1206 // fmla v6.4s, v16.4s, v14.s[0]
 	WORD $0x4f8f1207 // fmla v7.4s, v16.4s, v15.s[0]
 	SUB $1, R23, R23
-	CBZ R23, done16
+	CBZ R23, done18
 	FMOVQ 16(R11), F17
 	WORD $0x4fa81220 // fmla v0.4s, v17.4s, v8.s[1]
 	WORD $0x4fa91221 // fmla v1.4s, v17.4s, v9.s[1]
@@ -1312,7 +1908,7 @@ done18:
 	WORD $0x4fae1226 // fmla v6.4s, v17.4s, v14.s[1]
 	WORD $0x4faf1227 // fmla v7.4s, v17.4s, v15.s[1]
 	SUB $1, R23, R23
-	CBZ R23, done16
+	CBZ R23, done18
 	FMOVQ 32(R11), F18
 	WORD $0x4f881a40 // fmla v0.4s, v18.4s, v8.s[2]
 	WORD $0x4f891a41 // fmla v1.4s, v18.4s, v9.s[2]
@@ -1322,8 +1918,8 @@ done18:
 	WORD $0x4f8d1a45 // fmla v5.4s, v18.4s, v13.s[2]
 	WORD $0x4f8e1a46 // fmla v6.4s, v18.4s, v14.s[2]
 	WORD $0x4f8f1a47 // fmla v7.4s, v18.4s, v15.s[2]
-done16:
-	CBZ R22, done15
+done18:
+	CBZ R22, done16
 	ADD R6, R13, R13
 	ADD R6, R14, R14
 	ADD R6, R15, R15
@@ -1332,8 +1928,8 @@ done16:
 	ADD R6, R19, R19
 	ADD R6, R20, R20
 	ADD R6, R21, R21
-	B strip14
-done15:
+	B strip15
+done16:
 	FMOVQ 0(R9), F8
 	FMOVQ 16(R9), F9
 	FMOVQ 32(R9), F10
@@ -1368,13 +1964,13 @@ done15:
 	ADD R3, R7, R7
 	ADD R3, R7, R7
 	SUBS $1, R8, R8
-	BNE loop12
-done13:
+	BNE loop13
+done14:
 	ADD R4, R0, R0
 	ADD R5, R1, R1
 	SUB $1, R2, R2
-	B panels10
-done11:
+	B panels11
+done12:
 	RET
 
 // func softmaxNEON(s, max, m, l, alpha *float32, n, w int, unit float32)

@@ -46,12 +46,12 @@ func (g *gen) store(v []neon.V, base neon.X, offset int) {
 // a[row]·b.
 func (g *gen) multiply(t *tile, a, b, n neon.X) {
 	nv := len(t.b)
-	g.Unrolled(n, 2, func(count int) {
+	g.Unrolled(n, 4, func(count int) {
 		for k := range count {
 			g.load(t.a, a, k*4*panel)
 			g.load(t.b, b, k*16*nv)
-			if k == 0 {
-				g.Prefetch(a, 1024)
+			if k%2 == 0 {
+				g.Prefetch(a, 1024+k*4*panel)
 			}
 			for row, acc := range t.acc {
 				for v, x := range acc {
@@ -139,17 +139,16 @@ func (g *gen) addOuter() {
 	g.Func("addOuterNEON", "sum, p, x *float32, tiles, rows, w, pStep, panels, gStep, xStep int",
 		"is Ops.AddOuter; works like addOuterGeneric.")
 	sum, x, panels := g.Arg("sum"), g.Arg("x"), g.Arg("panels")
-	w, gStep, xStep, jump := g.Arg("w"), g.Arg("gStep"), g.Arg("xStep"), g.Arg("pStep")
-	for _, v := range []neon.X{w, gStep, xStep, jump} {
+	w, gStep, xStep, next := g.Arg("w"), g.Arg("gStep"), g.Arg("xStep"), g.Arg("pStep")
+	for _, v := range []neon.X{w, gStep, xStep, next} {
 		g.LslImm(v, v, 2)
 	}
-	g.SubX(jump, jump, w)
 	for _, count := range []int{2, 1} {
 		top, done := g.Label("panels"), g.Label("done")
 		g.Here(top)
 		g.IfLess(panels, count, done)
 		xs, vs := g.Used()
-		g.outerPanels(count, sum, x, w, gStep, xStep, jump)
+		g.outerPanels(count, sum, x, w, gStep, xStep, next)
 		g.Reset(xs, vs)
 		for range count {
 			g.AddX(sum, sum, gStep)
@@ -163,7 +162,7 @@ func (g *gen) addOuter() {
 }
 
 // outerPanels adds to count panels of all keys.
-func (g *gen) outerPanels(count int, sum, x, w, gStep, xStep, jump neon.X) {
+func (g *gen) outerPanels(count int, sum, x, w, gStep, xStep, next neon.X) {
 	p, tiles := g.Arg("p"), g.Arg("tiles")
 	to := []neon.X{g.X(), g.X()}
 	g.MovX(to[0], sum)
@@ -173,7 +172,7 @@ func (g *gen) outerPanels(count int, sum, x, w, gStep, xStep, jump neon.X) {
 	for j := range key {
 		key[j] = g.X()
 	}
-	left, n := g.X(), g.X()
+	left, n, at := g.X(), g.X(), g.X() // at: bytes from the start of the strip
 	var acc [panel][]neon.V
 	for j := range acc {
 		acc[j] = g.Vs(count)
@@ -188,6 +187,12 @@ func (g *gen) outerPanels(count int, sum, x, w, gStep, xStep, jump neon.X) {
 			for v, y := range acc[j] {
 				g.FmlaElement(y, b[v][i], a[j], i)
 			}
+		}
+	}
+	// channels loads those of four query rows.
+	channels := func(offset int) {
+		for v := range count {
+			g.load(b[v], from[v], offset)
 		}
 	}
 	g.Loop(tiles, func() {
@@ -208,21 +213,44 @@ func (g *gen) outerPanels(count int, sum, x, w, gStep, xStep, jump neon.X) {
 		g.LsrImm(n, w, 2)
 		g.MinX(n, n, left)
 		g.SubX(left, left, n)
+		// A whole strip of the main width needs no loop of its own.
+		other := g.Label("other")
+		g.Raw("CMP $%d, %v", 4*strips[0], n)
+		g.Raw("BNE %s", other)
+		for four := range strips[0] {
+			channels(64 * four)
+			for j := range key {
+				g.Ldr(a[j], key[j], 16*four)
+			}
+			for i := range 4 {
+				add(i)
+			}
+		}
+		for v := range count {
+			g.AddImm(from[v], from[v], 64*strips[0])
+		}
+		for _, k := range key {
+			g.AddX(k, k, next)
+		}
+		g.IfNotZero(left, strip)
+		g.Jump(done)
+		g.Here(other)
+		g.MovImm(at, 0)
 		g.Unrolled4(n, func() {
+			channels(0)
 			for v := range count {
-				g.load(b[v], from[v], 0)
 				g.AddImm(from[v], from[v], 64)
 			}
 			for j := range key {
-				g.Ldr(a[j], key[j], 0)
-				g.AddImm(key[j], key[j], 16)
+				g.LdrIndex(a[j], key[j], at)
 			}
+			g.AddImm(at, at, 16)
 			for i := range 4 {
 				add(i)
 			}
 		}, func() {
 			for j := range key {
-				g.Ldr(a[j], key[j], 0)
+				g.LdrIndex(a[j], key[j], at)
 			}
 		}, func(i int) {
 			for v := range count {
@@ -232,7 +260,7 @@ func (g *gen) outerPanels(count int, sum, x, w, gStep, xStep, jump neon.X) {
 		})
 		g.IfZero(left, done)
 		for _, k := range key {
-			g.AddX(k, k, jump)
+			g.AddX(k, k, next)
 		}
 		g.Jump(strip)
 		g.Here(done)

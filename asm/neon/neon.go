@@ -185,6 +185,13 @@ func (g *Gen) Stp(d, e V, base X, offset int) {
 	g.line("FSTPQ (%s, %s), %d(%v)", d.f(), e.f(), offset, base)
 }
 
+// LdrIndex loads a vector from base+index.
+func (g *Gen) LdrIndex(d V, base, index X) {
+	base.check()
+	index.check()
+	g.word(0x3ce06800|uint32(index)<<16|uint32(base)<<5|d.bits(0), "ldr q%d, [x%d,x%d]", d, base, index)
+}
+
 // LdrS, StrS move a single float32; the rest of a register that is loaded is
 // zero.
 func (g *Gen) LdrS(d V, base X, offset int) { g.line("FMOVS %d(%v), %s", offset, base, d.f()) }
