@@ -80,8 +80,13 @@ func (op *Operator) BackwardScratch(batch Batch) (int64, error) {
 	}
 	c := call{op: op, batch: batch}
 	c.plan(true)
+	rows := 0
+	for b := range batch.Sequences() {
+		// As much as there may be in one task; see sumsBias.
+		rows = max(rows, min((batch.CuQ[b+1]-batch.CuQ[b])*op.group, backwardRows))
+	}
 	perTask := int64(4 * c.tasks())
-	return int64(c.active())*op.ops.BackwardBytes(c.rows, op.cfg.HeadDim, op.cfg.ValueDim) + c.planBytes() + perTask, nil
+	return int64(c.active())*op.ops.BackwardBytes(rows, op.cfg.HeadDim, op.cfg.ValueDim) + c.planBytes() + perTask, nil
 }
 
 // grow returns s with length n, its contents undefined.
@@ -159,10 +164,12 @@ func (c *call) dBias(b int) *Bias {
 }
 
 // sumsBias reports whether the gradient of the bias of sequence b is a sum over
-// heads and over rows, of which the order then is that of the tasks.
+// heads. Tasks of several heads then add to it in turn, and as the rows of a
+// query may be parts of two, how a sequence is cut must not depend on the
+// number of workers.
 func (c *call) sumsBias(b int) bool {
 	x := c.dBias(b)
-	return x != nil && x.HeadStride == 0 && x.QueryStride == 0
+	return x != nil && x.HeadStride == 0
 }
 
 func (c *call) checkBackward() error {

@@ -531,3 +531,54 @@ func TestBiasOfMinusInfinityHides(t *testing.T) {
 		}
 	})
 }
+
+// TestBackwardOfOddGroups: heads that share a key head in numbers that do not
+// divide a group of rows, so that the rows of one query are parts of two groups
+// and of two tasks.
+func TestBackwardOfOddGroups(t *testing.T) {
+	r := rand.New(rand.NewPCG(26, 26))
+	groups := []int{5, 7, 97, 100}
+	if testing.Short() {
+		groups = []int{7, 100}
+	}
+	for _, group := range groups {
+		for _, hkv := range []int{1, 2} {
+			for _, nq := range []int{1, 20, 25} {
+				p := newProblem(r, shape{group * hkv, hkv, 5, 3, []int{nq, 0, 3}, []int{nq + 30, 4, 300}}).differentiable(r)
+				p.setMasks(func(_, nq, nk, off int) (string, attention.Mask, ref.Mask) {
+					return randomMask(r, group*hkv, nq, nk, off)
+				})
+				p.add(r, "bias", "sinks", "dropout")
+				want := p.backwardOn(t, operator(t, p, "", 1))
+				checkGradients(t, p, want)
+				for _, workers := range []int{2, 3, 8} {
+					sameGradients(t, want, p.backwardOn(t, operator(t, p, "", workers)), p.name, workers, "workers")
+				}
+			}
+		}
+	}
+}
+
+// TestLSEOfAnotherProblem: an LSE that does not belong to the inputs gives
+// nonsense, but the same nonsense on every kernel.
+func TestLSEOfAnotherProblem(t *testing.T) {
+	r := rand.New(rand.NewPCG(27, 27))
+	for range 20 {
+		p := newProblem(r, shape{4, 2, 9, 5, []int{40, 3}, []int{150, 60}}).differentiable(r)
+		p.setMasks(func(_, nq, nk, off int) (string, attention.Mask, ref.Mask) { return randomMask(r, 4, nq, nk, off) })
+		in, out, _ := p.call()
+		require.NoError(t, operator(t, p, "", 1).Forward(in, out, p.batch))
+		for i := range out.LSE {
+			out.LSE[i] = []float64{math.NaN(), math.Inf(1), math.Inf(-1), 1e300, -1e300, -50, 50, 0, out.LSE[i]}[r.IntN(9)]
+		}
+		var want *gradients
+		for _, kernel := range attention.Kernels() {
+			g, got := p.backwardCall()
+			require.NoError(t, operator(t, p, kernel, 2).Backward(in, out, g, p.batch))
+			if want == nil {
+				want = &got
+			}
+			sameGradients(t, *want, got, p.name, kernel)
+		}
+	}
+}
