@@ -22,7 +22,7 @@ func neonTable() kernel.Ops {
 	t.Gather, t.Scatter, t.Bits = gatherNEON, scatterNEON, bitsNEON
 	t.PackK, t.PackV = packKNEON, packVNEON
 	t.Softcap, t.ALiBi, t.Bias, t.Mask = softcapNEON, alibiNEON, biasNEON, maskNEON
-	t.Softmax, t.Dropout, t.Fold = softmaxNEON, dropoutNEON, foldNEON
+	t.Softmax, t.Dropout, t.Fold, t.LogSum = softmaxNEON, dropoutNEON, foldNEON, logSumNEON
 	t.PackRows, t.UnpackRows, t.AddOuter = packRowsNEON, unpackRowsNEON, addOuterNEON
 	t.Dot, t.Gradient, t.Hide, t.Uncap = dotNEON, gradientNEON, hideNEON, uncapNEON
 	return t

@@ -2324,6 +2324,165 @@ done5:
 	BLT column1
 	RET
 
+// func logSumNEON(lse *float64, inv, m, l *float32, w int, scale float64)
+TEXT ·logSumNEON(SB), NOSPLIT, $0-48
+	MOVD lse+0(FP), R0
+	MOVD inv+8(FP), R1
+	MOVD m+16(FP), R2
+	MOVD l+24(FP), R3
+	MOVD w+32(FP), R4
+	FMOVD scale+40(FP), F0
+	VDUP V0.D[0], V0.D2
+	MOVW $0x3f800000, R5
+	VDUP R5, V4.S4
+	MOVD $0x3ff0000000000000, R5
+	VDUP R5, V5.D2
+	MOVD $0x3fe62e42fee00000, R5
+	VDUP R5, V6.D2
+	MOVD $0x3dea39ef35793c76, R5
+	VDUP R5, V7.D2
+	MOVD $0xfff0000000000000, R5
+	VDUP R5, V8.D2
+	MOVD $0x3fe5555500000000, R5
+	VDUP R5, V9.D2
+	MOVD $0x3fd5555555555555, R5
+	VDUP R5, V10.D2
+	MOVD $0x3fc999999999999a, R5
+	VDUP R5, V11.D2
+	MOVD $0x3fc2492492492492, R5
+	VDUP R5, V12.D2
+	MOVD $0x3fbc71c71c71c71c, R5
+	VDUP R5, V13.D2
+	MOVD $0x3fb745d1745d1746, R5
+	VDUP R5, V14.D2
+	MOVD $0x3fb3b13b13b13b14, R5
+	VDUP R5, V15.D2
+	MOVD $0x3fb1111111111111, R5
+	VDUP R5, V16.D2
+	MOVD $0x3fae1e1e1e1e1e1e, R5
+	VDUP R5, V17.D2
+	MOVD $0x3faaf286bca1af28, R5
+	VDUP R5, V18.D2
+	MOVD $0x3fa8618618618618, R5
+	VDUP R5, V19.D2
+	MOVD $0x3fa642c8590b2164, R5
+	VDUP R5, V20.D2
+	VEOR V3.B16, V3.B16, V3.B16
+	LSR $2, R4, R4
+	CBZ R4, done2
+	PCALIGN $32
+loop1:
+	FMOVQ 0(R3), F1
+	FMOVQ 0(R2), F2
+	WORD $0x6e21fc95 // fdiv v21.4s, v4.4s, v1.4s
+	WORD $0x4e23e43a // fcmeq v26.4s, v1.4s, v3.4s
+	WORD $0x4e7a1eb5 // bic v21.16b, v21.16b, v26.16b
+	FMOVQ F21, 0(R1)
+	WORD $0x0e617835 // fcvtl v21.2d, v1.2s
+	VSUB V9.D2, V21.D2, V22.D2
+	VUSHR $52, V22.D2, V22.D2
+	VSHL $52, V22.D2, V26.D2
+	VSUB V26.D2, V21.D2, V26.D2
+	WORD $0x4e61dad6 // scvtf v22.2d, v22.2d
+	WORD $0x4ee5d757 // fsub v23.2d, v26.2d, v5.2d
+	WORD $0x4e65d75a // fadd v26.2d, v26.2d, v5.2d
+	WORD $0x6e7afef7 // fdiv v23.2d, v23.2d, v26.2d
+	WORD $0x6e77def8 // fmul v24.2d, v23.2d, v23.2d
+	VMOV V20.B16, V25.B16
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e73d739 // fadd v25.2d, v25.2d, v19.2d
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e72d739 // fadd v25.2d, v25.2d, v18.2d
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e71d739 // fadd v25.2d, v25.2d, v17.2d
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e70d739 // fadd v25.2d, v25.2d, v16.2d
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e6fd739 // fadd v25.2d, v25.2d, v15.2d
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e6ed739 // fadd v25.2d, v25.2d, v14.2d
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e6dd739 // fadd v25.2d, v25.2d, v13.2d
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e6cd739 // fadd v25.2d, v25.2d, v12.2d
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e6bd739 // fadd v25.2d, v25.2d, v11.2d
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e6ad739 // fadd v25.2d, v25.2d, v10.2d
+	WORD $0x6e78def8 // fmul v24.2d, v23.2d, v24.2d
+	WORD $0x6e79df19 // fmul v25.2d, v24.2d, v25.2d
+	WORD $0x4e79d739 // fadd v25.2d, v25.2d, v25.2d
+	WORD $0x6e67deda // fmul v26.2d, v22.2d, v7.2d
+	WORD $0x4e7ad739 // fadd v25.2d, v25.2d, v26.2d
+	WORD $0x4e77d6f7 // fadd v23.2d, v23.2d, v23.2d
+	WORD $0x4e79d6f9 // fadd v25.2d, v23.2d, v25.2d
+	WORD $0x6e66ded6 // fmul v22.2d, v22.2d, v6.2d
+	WORD $0x4e79d6d9 // fadd v25.2d, v22.2d, v25.2d
+	WORD $0x6e63deba // fmul v26.2d, v21.2d, v3.2d
+	WORD $0x4e7ad739 // fadd v25.2d, v25.2d, v26.2d
+	WORD $0x0e61785a // fcvtl v26.2d, v2.2s
+	WORD $0x6e60df5a // fmul v26.2d, v26.2d, v0.2d
+	WORD $0x4e79d759 // fadd v25.2d, v26.2d, v25.2d
+	WORD $0x4e63e6ba // fcmeq v26.2d, v21.2d, v3.2d
+	VBSL V25.B16, V8.B16, V26.B16
+	FMOVQ F26, 0(R0)
+	WORD $0x4e617835 // fcvtl2 v21.2d, v1.4s
+	VSUB V9.D2, V21.D2, V22.D2
+	VUSHR $52, V22.D2, V22.D2
+	VSHL $52, V22.D2, V26.D2
+	VSUB V26.D2, V21.D2, V26.D2
+	WORD $0x4e61dad6 // scvtf v22.2d, v22.2d
+	WORD $0x4ee5d757 // fsub v23.2d, v26.2d, v5.2d
+	WORD $0x4e65d75a // fadd v26.2d, v26.2d, v5.2d
+	WORD $0x6e7afef7 // fdiv v23.2d, v23.2d, v26.2d
+	WORD $0x6e77def8 // fmul v24.2d, v23.2d, v23.2d
+	VMOV V20.B16, V25.B16
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e73d739 // fadd v25.2d, v25.2d, v19.2d
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e72d739 // fadd v25.2d, v25.2d, v18.2d
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e71d739 // fadd v25.2d, v25.2d, v17.2d
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e70d739 // fadd v25.2d, v25.2d, v16.2d
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e6fd739 // fadd v25.2d, v25.2d, v15.2d
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e6ed739 // fadd v25.2d, v25.2d, v14.2d
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e6dd739 // fadd v25.2d, v25.2d, v13.2d
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e6cd739 // fadd v25.2d, v25.2d, v12.2d
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e6bd739 // fadd v25.2d, v25.2d, v11.2d
+	WORD $0x6e78df39 // fmul v25.2d, v25.2d, v24.2d
+	WORD $0x4e6ad739 // fadd v25.2d, v25.2d, v10.2d
+	WORD $0x6e78def8 // fmul v24.2d, v23.2d, v24.2d
+	WORD $0x6e79df19 // fmul v25.2d, v24.2d, v25.2d
+	WORD $0x4e79d739 // fadd v25.2d, v25.2d, v25.2d
+	WORD $0x6e67deda // fmul v26.2d, v22.2d, v7.2d
+	WORD $0x4e7ad739 // fadd v25.2d, v25.2d, v26.2d
+	WORD $0x4e77d6f7 // fadd v23.2d, v23.2d, v23.2d
+	WORD $0x4e79d6f9 // fadd v25.2d, v23.2d, v25.2d
+	WORD $0x6e66ded6 // fmul v22.2d, v22.2d, v6.2d
+	WORD $0x4e79d6d9 // fadd v25.2d, v22.2d, v25.2d
+	WORD $0x6e63deba // fmul v26.2d, v21.2d, v3.2d
+	WORD $0x4e7ad739 // fadd v25.2d, v25.2d, v26.2d
+	WORD $0x4e61785a // fcvtl2 v26.2d, v2.4s
+	WORD $0x6e60df5a // fmul v26.2d, v26.2d, v0.2d
+	WORD $0x4e79d759 // fadd v25.2d, v26.2d, v25.2d
+	WORD $0x4e63e6ba // fcmeq v26.2d, v21.2d, v3.2d
+	VBSL V25.B16, V8.B16, V26.B16
+	FMOVQ F26, 16(R0)
+	ADD $16, R1, R1
+	ADD $16, R2, R2
+	ADD $16, R3, R3
+	ADD $32, R0, R0
+	SUBS $1, R4, R4
+	BNE loop1
+done2:
+	RET
+
 // func gradientNEON(s, dp, keep, hi, lo, delta *float32, n, w int, unit, rest float32)
 TEXT ·gradientNEON(SB), NOSPLIT, $0-72
 	MOVD w+56(FP), R0

@@ -49,6 +49,11 @@ func softmaxNEON(s, max, m, l, alpha *float32, n, w int, unit float32)
 //go:noescape
 func foldNEON(o, m, l, o2, m2, l2 *float32, n, w int, unit float32)
 
+// logSumNEON is Ops.LogSum; works like logSumGeneric.
+//
+//go:noescape
+func logSumNEON(lse *float64, inv, m, l *float32, w int, scale float64)
+
 // gradientNEON is Ops.Gradient; works like gradientGeneric.
 //
 //go:noescape

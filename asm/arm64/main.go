@@ -34,6 +34,7 @@ func main() {
 	g.addOuter()
 	g.softmax()
 	g.fold()
+	g.logSum()
 	g.gradient()
 	g.softcap()
 	g.alibi()

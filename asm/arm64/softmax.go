@@ -227,3 +227,85 @@ func (g *gen) fold() {
 	})
 	g.Ret()
 }
+
+const (
+	ln2Hi = 0x1.62e42fee00000p-1
+	ln2Lo = 0x1.a39ef35793c76p-33
+)
+
+// logSum emits Ops.LogSum: in doubles, two lanes at a time. The steps are those
+// of kernel.Ln, without fused operations.
+func (g *gen) logSum() {
+	g.Func("logSumNEON", "lse *float64, inv, m, l *float32, w int, scale float64", "is Ops.LogSum; works like logSumGeneric.")
+	lse, inv, m, l, n, t := g.Arg("lse"), g.Arg("inv"), g.Arg("m"), g.Arg("l"), g.Arg("w"), g.X()
+	scale, f, max, zero := g.ArgDouble("scale"), g.V(), g.V(), g.V()
+	constant := func(x float64) neon.V {
+		v := g.V()
+		g.BitsD(v, math.Float64bits(x), t)
+		return v
+	}
+	one32, one, hi, lo, infinity := g.constant(1, t), constant(1), constant(ln2Hi), constant(ln2Lo), constant(math.Inf(-1))
+	twoThirds := g.V()
+	g.BitsD(twoThirds, 0x3FE5555500000000, t)
+	var c []neon.V
+	for i := 3; i <= 23; i += 2 {
+		c = append(c, constant(1/float64(i)))
+	}
+	x, e, s, z, r, y := g.V(), g.V(), g.V(), g.V(), g.V(), g.V()
+	g.Zero(zero)
+	g.LsrImm(n, n, 2)
+	g.Loop(n, func() {
+		// inv = 1/l, or 0 where l is.
+		g.Ldr(f, l, 0)
+		g.Ldr(max, m, 0)
+		g.Fdiv(x, one32, f)
+		g.Fcmeq(y, f, zero)
+		g.Bic(x, x, y)
+		g.Str(x, inv, 0)
+		for half := range 2 {
+			widen := g.Fcvtl
+			if half == 1 {
+				widen = g.Fcvtl2
+			}
+			// x = 2^e·m, m from 2/3 to 4/3; e as a number.
+			widen(x, f)
+			g.SubIntD(e, x, twoThirds)
+			g.UshrD(e, e, 52)
+			g.ShlD(y, e, 52)
+			g.SubIntD(y, x, y)
+			g.ScvtfD(e, e)
+			// s = (m-1)/(m+1); ln m = 2·(s + s·z·r), z = s².
+			g.FsubD(s, y, one)
+			g.FaddD(y, y, one)
+			g.FdivD(s, s, y)
+			g.FmulD(z, s, s)
+			g.Mov(r, c[len(c)-1])
+			for i := len(c) - 2; i >= 0; i-- {
+				g.FmulD(r, r, z)
+				g.FaddD(r, r, c[i])
+			}
+			g.FmulD(z, s, z)
+			g.FmulD(r, z, r)
+			g.FaddD(r, r, r)
+			g.FmulD(y, e, lo)
+			g.FaddD(r, r, y)
+			g.FaddD(s, s, s)
+			g.FaddD(r, s, r)
+			g.FmulD(e, e, hi)
+			g.FaddD(r, e, r)
+			g.FmulD(y, x, zero)
+			g.FaddD(r, r, y)
+			widen(y, max)
+			g.FmulD(y, y, scale)
+			g.FaddD(r, y, r)
+			g.FcmeqD(y, x, zero)
+			g.Bsl(y, infinity, r)
+			g.Str(y, lse, 16*half)
+		}
+		for _, p := range []neon.X{inv, m, l} {
+			g.AddImm(p, p, 16)
+		}
+		g.AddImm(lse, lse, 32)
+	})
+	g.Ret()
+}

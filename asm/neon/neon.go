@@ -107,6 +107,39 @@ func (g *Gen) Fmin(d, n, m V) { g.three("fmin", 0x4ea0f400, d, n, m) }
 func (g *Gen) Fmla(d, n, m V) { g.line("VFMLA %v.S4, %v.S4, %v.S4", m, n, d) }
 func (g *Gen) Fmls(d, n, m V) { g.line("VFMLS %v.S4, %v.S4, %v.S4", m, n, d) }
 
+// Arithmetic on two float64 or int64.
+
+func (g *Gen) threeD(name string, code uint32, d, n, m V) {
+	g.word(code|m.bits(16)|n.bits(5)|d.bits(0), "%s v%d.2d, v%d.2d, v%d.2d", name, d, n, m)
+}
+
+func (g *Gen) FaddD(d, n, m V)        { g.threeD("fadd", 0x4e60d400, d, n, m) }
+func (g *Gen) FsubD(d, n, m V)        { g.threeD("fsub", 0x4ee0d400, d, n, m) }
+func (g *Gen) FmulD(d, n, m V)        { g.threeD("fmul", 0x6e60dc00, d, n, m) }
+func (g *Gen) FdivD(d, n, m V)        { g.threeD("fdiv", 0x6e60fc00, d, n, m) }
+func (g *Gen) FcmeqD(d, n, m V)       { g.threeD("fcmeq", 0x4e60e400, d, n, m) }
+func (g *Gen) SubIntD(d, n, m V)      { g.line("VSUB %v.D2, %v.D2, %v.D2", m, n, d) }
+func (g *Gen) ShlD(d, n V, shift int) { g.line("VSHL $%d, %v.D2, %v.D2", shift, n, d) }
+
+// UshrD shifts right, zeros following.
+func (g *Gen) UshrD(d, n V, shift int) { g.line("VUSHR $%d, %v.D2, %v.D2", shift, n, d) }
+
+// ScvtfD turns int64 into float64, Fcvtl the lower two float32, and Fcvtl2 the
+// upper two.
+func (g *Gen) ScvtfD(d, n V) {
+	g.word(0x4e61d800|n.bits(5)|d.bits(0), "scvtf v%d.2d, v%d.2d", d, n)
+}
+func (g *Gen) Fcvtl(d, n V) { g.word(0x0e617800|n.bits(5)|d.bits(0), "fcvtl v%d.2d, v%d.2s", d, n) }
+func (g *Gen) Fcvtl2(d, n V) {
+	g.word(0x4e617800|n.bits(5)|d.bits(0), "fcvtl2 v%d.2d, v%d.4s", d, n)
+}
+
+// BitsD repeats a 64-bit constant, by way of a general register.
+func (g *Gen) BitsD(d V, bits uint64, t X) {
+	g.line("MOVD $0x%x, %v", bits, t)
+	g.line("VDUP %v, %v.D2", t, d)
+}
+
 // Comparisons set a lane to ones or to zero.
 
 func (g *Gen) Fcmge(d, n, m V) { g.three("fcmge", 0x6e20e400, d, n, m) }
@@ -355,6 +388,14 @@ func (g *Gen) ArgFloat(name string) V {
 	}
 	g.line("FMOVS %s, %s", g.param(name), v.f())
 	g.Dup(v, v, 0)
+	return v
+}
+
+// ArgDouble repeats a float64 parameter in a register of its own.
+func (g *Gen) ArgDouble(name string) V {
+	v := g.V()
+	g.line("FMOVD %s, %s", g.param(name), v.f())
+	g.line("VDUP %v.D[0], %v.D2", v, v)
 	return v
 }
 
