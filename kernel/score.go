@@ -58,7 +58,7 @@ func (s *Score) unit() float32 {
 
 // exactUnit is unit as the sum of two float32.
 func (s *Score) exactUnit() (unit, rest float32) {
-	u := s.scale * log2e
+	u := float64(s.scale * log2e) // rounded, not fused with what follows
 	if s.natural {
 		u = log2e
 	}
