@@ -64,9 +64,11 @@ func Backward(ops *Ops, ws *Workspace, t *Task, g *Gradients) {
 	for i := range p.groups {
 		p.gatherGroup(&p.groups[i])
 	}
-	for cell := 0; cell*CellKeys < t.Keys; cell++ {
-		if !p.cell(cell) {
-			return
+	if p.wantsLogits() || g.DV.Data != nil {
+		for cell := 0; cell*CellKeys < t.Keys; cell++ {
+			if !p.cell(cell) {
+				return
+			}
 		}
 	}
 	if g.DQ.Data == nil {
@@ -97,6 +99,11 @@ func newBackward(ops *Ops, ws *Workspace, t *Task, g *Gradients) backward {
 	p.gStep = p.cellRows*ops.Columns + 16 // so that panels do not fall into the same cache sets
 	p.kBlock = p.kPanels * ops.vStep()
 	return p
+}
+
+// wantsLogits reports whether the gradients of the logits are needed.
+func (p *backward) wantsLogits() bool {
+	return p.g.DQ.Data != nil || p.g.DK.Data != nil || p.g.DBias.Data != nil
 }
 
 // width is the width of the strips that cover rows rows at the least cost.
@@ -356,7 +363,9 @@ func (p *backward) tile(g *rowGroup, i int, c *cuts, b, end int) {
 	prob, ds := p.p[first:first+padded(n, p.Panel)*w], p.ds[first:first+padded(n, p.Panel)*w]
 	lanes := s.lane
 	p.logits(prob, s, c, b, c.from, c.to, false)
-	s.loops.Score(&ds[0], &p.unused[0], &p.vk[(b%CellKeys+c.from-b)*t.DV], &p.do[s.o], t.DV, padded(n, p.Panel)/p.Panel)
+	if p.wantsLogits() {
+		s.loops.Score(&ds[0], &p.unused[0], &p.vk[(b%CellKeys+c.from-b)*t.DV], &p.do[s.o], t.DV, padded(n, p.Panel)/p.Panel)
+	} // else they come out as anything
 	var keep *float32
 	if t.Dropout != nil {
 		keep = &p.keptTile[0]
@@ -408,7 +417,9 @@ func (p *backward) pack(b, end int) {
 	p.packed[block] = true
 	k, v := &t.K.Data[b*t.K.Row], &t.V.Data[b*t.V.Row]
 	p.PackK(&p.k[block*BlockKeys*t.DK], k, t.K.Row, end-b, t.DK)
-	p.PackK(&p.vk[block*BlockKeys*t.DV], v, t.V.Row, end-b, t.DV)
+	if p.wantsLogits() {
+		p.PackK(&p.vk[block*BlockKeys*t.DV], v, t.V.Row, end-b, t.DV)
+	}
 	if p.g.DQ.Data != nil {
 		p.finite[block] = p.PackV(&p.kc[block*p.kBlock], k, t.K.Row, end-b, t.DK, p.vStep())
 	}
