@@ -186,7 +186,7 @@ func (c *call) checkBackward() error {
 	if batch.Sequences() == 0 {
 		return nil
 	}
-	if err := op.checkInputs(in, batch); err != nil {
+	if err := c.checkInputs(); err != nil {
 		return err
 	}
 	given := [...]operand{

@@ -82,7 +82,12 @@ func (op *Operator) ForwardContext(ctx context.Context, in Inputs, out Outputs, 
 	c := op.acquire()
 	defer op.release(c)
 	c.in, c.out, c.batch = in, out, batch
-	if err := op.checkForward(&c.in, &c.out, &c.batch); err != nil {
+	return c.forward(ctx)
+}
+
+// forward verifies the arguments in c and computes.
+func (c *call) forward(ctx context.Context) error {
+	if err := c.checkForward(); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -106,7 +111,8 @@ func (op *Operator) Scratch(batch Batch) (int64, error) {
 	return int64(c.active())*op.ops.ScratchBytes(c.rows, op.cfg.HeadDim, op.cfg.ValueDim) + c.planBytes(), nil
 }
 
-func (op *Operator) checkForward(in *Inputs, out *Outputs, batch *Batch) error {
+func (c *call) checkForward() error {
+	op, in, out, batch := c.op, &c.in, &c.out, &c.batch
 	if err := batch.check(op.cfg.QueryHeads, op.cfg.Mask); err != nil {
 		return err
 	}
@@ -117,7 +123,7 @@ func (op *Operator) checkForward(in *Inputs, out *Outputs, batch *Batch) error {
 	if err := o.checkOutput(); err != nil {
 		return err
 	}
-	if err := op.checkInputs(in, batch); err != nil {
+	if err := c.checkInputs(); err != nil {
 		return err
 	}
 	if out.LSE != nil {
@@ -128,6 +134,13 @@ func (op *Operator) checkForward(in *Inputs, out *Outputs, batch *Batch) error {
 	outs := [...]region{o.region(), regionOf("LSE", out.LSE)}
 	if outs[0].overlaps(outs[1]) {
 		return fmt.Errorf("attention: O: overlaps LSE")
+	}
+	for _, s := range c.cached {
+		for _, x := range [...]region{regionOf("K of the cache", s.cache.k), regionOf("V of the cache", s.cache.v)} {
+			if err := apart(x, outs[:]); err != nil {
+				return err
+			}
+		}
 	}
 	return op.checkApart(in, batch, outs[:])
 }
@@ -179,13 +192,16 @@ func (op *Operator) checkRows(name string, x []float64, batch *Batch) error {
 }
 
 // checkInputs verifies the shapes of all inputs.
-func (op *Operator) checkInputs(in *Inputs, batch *Batch) error {
-	for _, x := range op.tensors(in, batch) {
+func (c *call) checkInputs() error {
+	for i, x := range c.op.tensors(&c.in, &c.batch) {
+		if i > 0 && c.cached != nil {
+			break // K and V are in the cache
+		}
 		if err := x.check(); err != nil {
 			return err
 		}
 	}
-	return in.checkExtras(&op.cfg, batch)
+	return c.in.checkExtras(&c.op.cfg, &c.batch)
 }
 
 // checkApart verifies that no input overlaps an output.
@@ -204,6 +220,9 @@ func (op *Operator) checkApart(in *Inputs, batch *Batch, outs []region) error {
 // tensorsApart is checkApart but for Bias.
 func (op *Operator) tensorsApart(in *Inputs, batch *Batch, outs []region) error {
 	for _, x := range op.tensors(in, batch) {
+		if x.t.Data == nil {
+			continue // in a cache
+		}
 		if err := apart(x.region(), outs); err != nil {
 			return err
 		}
@@ -294,7 +313,11 @@ func (c *call) fill(t *kernel.Task, d *kernel.Dropout, k *chunk, kv int) {
 		t.Q, t.O = c.in.Q.rows(cuQ, b, head), c.out.O.rows(cuQ, b, head)
 		t.LSE = c.ofRows(c.out.LSE, b, head)
 	}
-	if t.Keys > 0 {
+	switch {
+	case t.Keys == 0:
+	case c.cached != nil:
+		t.Pages = c.cached[b].view(kv)
+	default:
 		t.K, t.V = c.in.K.rows(cuK, b, kv), c.in.V.rows(cuK, b, kv)
 	}
 	if cfg.ALiBi != nil {

@@ -18,6 +18,9 @@ type call struct {
 	in    Inputs
 	out   Outputs
 	batch Batch
+	// Keys and values, if they are in a cache, and the cumulative lengths.
+	cached []*CachedSequence
+	cuK    []int
 	// What Backward has besides; nil in Forward.
 	gradients *Gradients
 	given     Gradients
@@ -245,7 +248,7 @@ func (c *call) maskTerms() int {
 // forget drops what c holds of the caller's.
 func (c *call) forget() {
 	c.in, c.out, c.batch, c.done, c.caught.value = Inputs{}, Outputs{}, Batch{}, nil, nil
-	c.gradients, c.given = nil, Gradients{}
+	c.gradients, c.given, c.cached = nil, Gradients{}, nil
 	for _, s := range c.scratch {
 		masks := s.task.Mask
 		masks.Forget()

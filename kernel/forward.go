@@ -463,9 +463,20 @@ func (p *pass) pack(block, b, end int) {
 		return
 	}
 	t := p.t
-	p.packed[block] = true
-	p.PackK(&p.k[block*BlockKeys*t.DK], &t.K.Data[b*t.K.Row], t.K.Row, end-b, t.DK)
-	p.finite[block] = p.PackV(&p.v[block*p.vBlock], &t.V.Data[b*t.V.Row], t.V.Row, end-b, t.DV, p.vStep())
+	p.packed[block], p.finite[block] = true, true
+	for j := b; j < end; {
+		k, v := t.K, t.V
+		at, next := j, end
+		if x := &t.Pages; x.Table != nil {
+			page := int(x.Table[j/x.Keys])
+			k, v = Rows{Data: x.K[page*x.KPage:], Row: t.DK}, Rows{Data: x.V[page*x.VPage:], Row: t.DV}
+			at, next = j%x.Keys, min(end, (j/x.Keys+1)*x.Keys)
+		}
+		p.PackK(&p.k[(block*BlockKeys+j-b)*t.DK], &k.Data[at*k.Row], k.Row, next-j, t.DK)
+		finite := p.PackV(&p.v[block*p.vBlock+(j-b)*p.Panel], &v.Data[at*v.Row], v.Row, next-j, t.DV, p.vStep())
+		p.finite[block] = p.finite[block] && finite
+		j = next
+	}
 }
 
 // finish writes the rows of s.

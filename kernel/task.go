@@ -9,6 +9,15 @@ type Rows struct {
 	Row, Head int
 }
 
+// Pages are keys and values in pages: key j is row j%Keys of page Table[j/Keys],
+// and pages are KPage and VPage elements apart. Keys is a multiple of every
+// table's panel.
+type Pages struct {
+	K, V               []float32
+	Table              []int32
+	Keys, KPage, VPage int
+}
+
 // Dropout is the part of the public hash that a task needs: Key is the hash of
 // seed and sequence, before head and row are mixed in.
 type Dropout struct {
@@ -31,6 +40,8 @@ type Task struct {
 
 	Q, O Rows
 	K, V Rows // Head unused
+	// Pages hold the keys and values instead of K and V, if there is a Table.
+	Pages Pages
 	// LSE of row (i, h) is LSE[i*LSERow + h].
 	LSE    []float64
 	LSERow int

@@ -1,0 +1,309 @@
+package attention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/seed-091431b3/attention/kernel"
+)
+
+// CacheConfig describes a [Cache].
+type CacheConfig struct {
+	KVHeads int
+	// HeadDim is the number of channels of K, ValueDim that of V, 0 meaning
+	// HeadDim.
+	HeadDim, ValueDim int
+	// PageKeys is the number of keys in a page, a multiple of 16; 0 means 128.
+	PageKeys int
+	// Pages is the number of pages there are, for all sequences together.
+	Pages int
+}
+
+// Cache holds the keys and values of sequences that grow token by token (a "KV
+// cache"), in pages from a pool of a fixed size (Kwon et al. 2023, section 4).
+// Its memory is allocated when it is made and never grows.
+//
+// Sequences of one cache may be used by several goroutines at once, a single
+// sequence by one.
+type Cache struct {
+	cfg  CacheConfig
+	k, v []float32 // [page][head][key][channel]
+
+	mu   sync.Mutex
+	free []int32
+	refs []int32 // of each page, how many sequences have it
+}
+
+// ErrCacheFull says that a cache has too few free pages left.
+var ErrCacheFull = errors.New("the cache is full")
+
+// cacheRun is what the keys of a page are a multiple of, so that the panels of
+// every kernel end with a page.
+const cacheRun = 16
+
+// NewCache allocates a cache, or returns an error that names the field of cfg
+// that is wrong.
+func NewCache(cfg CacheConfig) (*Cache, error) {
+	if cfg.ValueDim == 0 {
+		cfg.ValueDim = cfg.HeadDim
+	}
+	if cfg.PageKeys == 0 {
+		cfg.PageKeys = kernel.BlockKeys
+	}
+	for _, f := range [...]struct {
+		name string
+		n    int
+	}{{"KVHeads", cfg.KVHeads}, {"HeadDim", cfg.HeadDim}, {"ValueDim", cfg.ValueDim}, {"PageKeys", cfg.PageKeys}} {
+		if f.n < 1 || f.n > maxDim {
+			return nil, fmt.Errorf("attention: %s: %d, must be from 1 to %d", f.name, f.n, maxDim)
+		}
+	}
+	if cfg.PageKeys%cacheRun != 0 {
+		return nil, fmt.Errorf("attention: PageKeys: %d, must be a multiple of %d", cfg.PageKeys, cacheRun)
+	}
+	const mostPages = 1 << 31
+	if cfg.Pages < 0 || int64(cfg.Pages) >= mostPages {
+		return nil, fmt.Errorf("attention: Pages: %d, must be from 0 to %d", cfg.Pages, int64(mostPages-1))
+	}
+	row := cfg.KVHeads * cfg.PageKeys // at most 2^40
+	size, ok := index(cfg.Pages, row*cfg.HeadDim, cfg.Pages, row*cfg.ValueDim, 0, 0, 0)
+	if !ok || size > 1<<50 {
+		return nil, fmt.Errorf("attention: Pages: %d pages of %d keys, %d heads and %d and %d channels are too large", cfg.Pages, cfg.PageKeys, cfg.KVHeads, cfg.HeadDim, cfg.ValueDim)
+	}
+	c := &Cache{
+		cfg: cfg,
+		k:   make([]float32, cfg.Pages*row*cfg.HeadDim), v: make([]float32, cfg.Pages*row*cfg.ValueDim),
+		refs: make([]int32, cfg.Pages), free: make([]int32, cfg.Pages),
+	}
+	for i := range c.free {
+		c.free[i] = int32(cfg.Pages - 1 - i)
+	}
+	return c, nil
+}
+
+// FreePages is the number of pages that no sequence has.
+func (c *Cache) FreePages() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.free)
+}
+
+// take appends n free pages to pages, or says that there are too few.
+func (c *Cache) take(pages []int32, n int) ([]int32, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n > len(c.free) {
+		return pages, fmt.Errorf("attention: Cache: needs %d pages more, %d of %d are free: %w", n, len(c.free), c.cfg.Pages, ErrCacheFull)
+	}
+	from := len(c.free) - n
+	for _, p := range c.free[from:] {
+		c.refs[p] = 1
+		pages = append(pages, p)
+	}
+	c.free = c.free[:from]
+	return pages, nil
+}
+
+// share notes another sequence that has the pages.
+func (c *Cache) share(pages []int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range pages {
+		c.refs[p]++
+	}
+}
+
+// drop notes a sequence less that has the pages.
+func (c *Cache) drop(pages []int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range pages {
+		if c.refs[p]--; c.refs[p] == 0 {
+			c.free = append(c.free, p)
+		}
+	}
+}
+
+// shared reports whether another sequence has the page, too.
+func (c *Cache) shared(p int32) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refs[p] > 1
+}
+
+// rows is where keys of a head in a page start: keys of dim channels.
+func (c *Cache) rows(data []float32, page int32, head, key, dim int) []float32 {
+	return data[((int(page)*c.cfg.KVHeads+head)*c.cfg.PageKeys+key)*dim:]
+}
+
+// CachedSequence is the keys and values of one sequence in a [Cache].
+type CachedSequence struct {
+	cache *Cache
+	pages []int32
+	n     int
+}
+
+// NewSequence returns an empty sequence.
+func (c *Cache) NewSequence() *CachedSequence { return &CachedSequence{cache: c} }
+
+// Len is the number of keys.
+func (s *CachedSequence) Len() int { return s.n }
+
+// Append adds the first n tokens of k and v, whose heads and channels are those
+// of the cache; their SequenceStride counts for nothing. If the pool has too few
+// pages nothing is changed, and the error is [ErrCacheFull].
+func (s *CachedSequence) Append(k, v Tensor, n int) error {
+	c := s.cache
+	if n < 0 || n > maxLength-s.n {
+		return fmt.Errorf("attention: n: %d, must be from 0 to %d after %d keys", n, maxLength-s.n, s.n)
+	}
+	k.SequenceStride, v.SequenceStride = 0, 0
+	cu := [...]int{0, n}
+	if err := k.check("K", cu[:], c.cfg.KVHeads, c.cfg.HeadDim); err != nil {
+		return err
+	}
+	if err := v.check("V", cu[:], c.cfg.KVHeads, c.cfg.ValueDim); err != nil {
+		return err
+	}
+	if n == 0 {
+		return nil
+	}
+	if err := s.grow(n); err != nil {
+		return err
+	}
+	size := c.cfg.PageKeys
+	for t := 0; t < n; {
+		page, at := s.pages[(s.n+t)/size], (s.n+t)%size
+		run := min(size-at, n-t)
+		for h := range c.cfg.KVHeads {
+			for i := range run {
+				from := (t+i)*k.TokenStride + h*k.HeadStride
+				copy(c.rows(c.k, page, h, at+i, c.cfg.HeadDim), k.Data[from:from+c.cfg.HeadDim])
+				from = (t+i)*v.TokenStride + h*v.HeadStride
+				copy(c.rows(c.v, page, h, at+i, c.cfg.ValueDim), v.Data[from:from+c.cfg.ValueDim])
+			}
+		}
+		t += run
+	}
+	s.n += n
+	return nil
+}
+
+// grow makes room for n keys: new pages, and a copy of the last if it is
+// another sequence's, too, and has room left.
+func (s *CachedSequence) grow(n int) error {
+	c, size := s.cache, s.cache.cfg.PageKeys
+	have := len(s.pages)
+	more := (s.n+n+size-1)/size - have
+	copied := s.n%size > 0 && c.shared(s.pages[have-1])
+	if copied {
+		more++
+	}
+	pages, err := c.take(s.pages, more)
+	if err != nil {
+		return err
+	}
+	if copied {
+		old, page := pages[have-1], pages[have]
+		for h := range c.cfg.KVHeads {
+			used := s.n % size
+			copy(c.rows(c.k, page, h, 0, c.cfg.HeadDim)[:used*c.cfg.HeadDim], c.rows(c.k, old, h, 0, c.cfg.HeadDim))
+			copy(c.rows(c.v, page, h, 0, c.cfg.ValueDim)[:used*c.cfg.ValueDim], c.rows(c.v, old, h, 0, c.cfg.ValueDim))
+		}
+		pages = slices.Delete(pages, have-1, have)
+		c.drop([]int32{old})
+	}
+	s.pages = pages
+	return nil
+}
+
+// Fork returns a sequence with the same keys. The pages are shared until one of
+// the two grows or ends, for beam search, parallel samples, or a prompt that is
+// kept.
+func (s *CachedSequence) Fork() *CachedSequence {
+	s.cache.share(s.pages)
+	return &CachedSequence{cache: s.cache, pages: slices.Clone(s.pages), n: s.n}
+}
+
+// Truncate drops the keys from n on, as after speculation that failed. It does
+// nothing if there are no more than n, or n is negative.
+func (s *CachedSequence) Truncate(n int) {
+	if n < 0 || n >= s.n {
+		return
+	}
+	keep := (n + s.cache.cfg.PageKeys - 1) / s.cache.cfg.PageKeys
+	s.cache.drop(s.pages[keep:])
+	s.pages, s.n = s.pages[:keep], n
+}
+
+// Free drops all keys. The sequence is empty then, and can be used again.
+func (s *CachedSequence) Free() { s.Truncate(0) }
+
+// ForwardCached is [Operator.Forward] with the keys and values of cached
+// sequences, one a sequence of the batch, in place of in.K and in.V, which must
+// be empty. CuK of the batch must be nil: the keys of a sequence are as many as
+// there are in the cache, those of its own queries included, which are to be
+// appended first. With the default alignment the queries are the last tokens.
+//
+// The result has the bits of a Forward over the same keys in one piece, however
+// they were appended, forked and cut into pages.
+func (op *Operator) ForwardCached(in Inputs, out Outputs, batch Batch, sequences []*CachedSequence) error {
+	return op.ForwardCachedContext(context.Background(), in, out, batch, sequences)
+}
+
+// ForwardCachedContext is ForwardCached, but ends early with ctx's error once
+// ctx is done; the outputs are then unfinished.
+func (op *Operator) ForwardCachedContext(ctx context.Context, in Inputs, out Outputs, batch Batch, sequences []*CachedSequence) error {
+	c := op.acquire()
+	defer op.release(c)
+	if err := c.checkCached(&in, &batch, sequences); err != nil {
+		return err
+	}
+	c.in, c.out, c.batch, c.cached = in, out, batch, sequences
+	return c.forward(ctx)
+}
+
+// checkCached verifies the sequences, and gives the batch their lengths.
+func (c *call) checkCached(in *Inputs, batch *Batch, sequences []*CachedSequence) error {
+	if batch.CuK != nil {
+		return fmt.Errorf("attention: cu_seqlens of K: has %d entries, must be nil, as the lengths are those of the cached sequences", len(batch.CuK))
+	}
+	if in.K.Data != nil || in.V.Data != nil {
+		return fmt.Errorf("attention: K: is given, must be empty, as the keys are those of the cached sequences")
+	}
+	if len(sequences) != batch.Sequences() {
+		return fmt.Errorf("attention: sequences: there are %d, the batch has %d", len(sequences), batch.Sequences())
+	}
+	c.cuK = append(c.cuK[:0], 0)
+	cfg := &c.op.cfg
+	for b, s := range sequences {
+		if s == nil {
+			return fmt.Errorf("attention: sequences: entry %d is nil", b)
+		}
+		if x := &s.cache.cfg; x.KVHeads != cfg.KVHeads || x.HeadDim != cfg.HeadDim || x.ValueDim != cfg.ValueDim {
+			return fmt.Errorf("attention: sequences: entry %d has %d heads of %d and %d channels, must have %d of %d and %d",
+				b, x.KVHeads, x.HeadDim, x.ValueDim, cfg.KVHeads, cfg.HeadDim, cfg.ValueDim)
+		}
+		c.cuK = append(c.cuK, c.cuK[b]+s.n)
+	}
+	if len(batch.CuQ) > 0 {
+		batch.CuK = c.cuK
+	}
+	return nil
+}
+
+// pages views the keys of a kv head.
+func (s *CachedSequence) view(kv int) kernel.Pages {
+	c := s.cache
+	x := kernel.Pages{
+		Table: s.pages, Keys: c.cfg.PageKeys,
+		KPage: c.cfg.KVHeads * c.cfg.PageKeys * c.cfg.HeadDim, VPage: c.cfg.KVHeads * c.cfg.PageKeys * c.cfg.ValueDim,
+	}
+	if s.n > 0 {
+		x.K, x.V = c.rows(c.k, 0, kv, 0, c.cfg.HeadDim), c.rows(c.v, 0, kv, 0, c.cfg.ValueDim)
+	}
+	return x
+}
