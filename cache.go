@@ -20,6 +20,9 @@ type CacheConfig struct {
 	PageKeys int
 	// Pages is the number of pages there are, for all sequences together.
 	Pages int
+	// Kernel is that of the operators that use the cache, which packs keys and
+	// values as that kernel wants them; empty means the fastest.
+	Kernel string
 }
 
 // Cache holds the keys and values of sequences that grow token by token (a "KV
@@ -29,8 +32,14 @@ type CacheConfig struct {
 // Sequences of one cache may be used by several goroutines at once, a single
 // sequence by one.
 type Cache struct {
-	cfg  CacheConfig
-	k, v []float32 // [page][head][key][channel]
+	cfg CacheConfig
+	ops *kernel.Ops
+	// Pages: of each head K in panels [key/Panel][channel][Panel], V in panels
+	// [channel/Panel][key][Panel], vStep elements apart, and whether all values are
+	// finite.
+	k, v                []float32
+	finite              []bool
+	kHead, vHead, vStep int // elements of a head of a page, and between panels of V
 
 	mu   sync.Mutex
 	free []int32
@@ -68,16 +77,21 @@ func NewCache(cfg CacheConfig) (*Cache, error) {
 	if cfg.Pages < 0 || int64(cfg.Pages) >= mostPages {
 		return nil, fmt.Errorf("attention: Pages: %d, must be from 0 to %d", cfg.Pages, int64(mostPages-1))
 	}
-	row := cfg.KVHeads * cfg.PageKeys // at most 2^40
-	size, ok := index(cfg.Pages, row*cfg.HeadDim, cfg.Pages, row*cfg.ValueDim, 0, 0, 0)
+	ops, err := table(cfg.Kernel)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cache{cfg: cfg, ops: ops, kHead: cfg.PageKeys * cfg.HeadDim}
+	// A cache line more, so that panels do not fall into the same cache sets.
+	c.vStep = cfg.PageKeys*ops.Panel + 16
+	c.vHead = (cfg.ValueDim + ops.Panel - 1) / ops.Panel * c.vStep
+	size, ok := index(cfg.Pages*cfg.KVHeads, c.kHead, cfg.Pages*cfg.KVHeads, c.vHead, 0, 0, 0)
 	if !ok || size > 1<<50 {
 		return nil, fmt.Errorf("attention: Pages: %d pages of %d keys, %d heads and %d and %d channels are too large", cfg.Pages, cfg.PageKeys, cfg.KVHeads, cfg.HeadDim, cfg.ValueDim)
 	}
-	c := &Cache{
-		cfg: cfg,
-		k:   make([]float32, cfg.Pages*row*cfg.HeadDim), v: make([]float32, cfg.Pages*row*cfg.ValueDim),
-		refs: make([]int32, cfg.Pages), free: make([]int32, cfg.Pages),
-	}
+	heads := cfg.Pages * cfg.KVHeads
+	c.k, c.v, c.finite = make([]float32, heads*c.kHead), make([]float32, heads*c.vHead), make([]bool, heads)
+	c.refs, c.free = make([]int32, cfg.Pages), make([]int32, cfg.Pages)
 	for i := range c.free {
 		c.free[i] = int32(cfg.Pages - 1 - i)
 	}
@@ -134,9 +148,34 @@ func (c *Cache) shared(p int32) bool {
 	return c.refs[p] > 1
 }
 
-// rows is where keys of a head in a page start: keys of dim channels.
-func (c *Cache) rows(data []float32, page int32, head, key, dim int) []float32 {
-	return data[((int(page)*c.cfg.KVHeads+head)*c.cfg.PageKeys+key)*dim:]
+// write packs n keys and values of a head into a page, from key at on.
+func (c *Cache) write(page int32, head, at, n int, k, v []float32, kStride, vStride int) {
+	i, d, panel := int(page)*c.cfg.KVHeads+head, c.cfg.HeadDim, c.ops.Panel
+	to := c.k[i*c.kHead : (i+1)*c.kHead]
+	for j := 0; j < n; {
+		if whole := (n - j) / panel * panel; (at+j)%panel == 0 && whole > 0 {
+			c.ops.PackK(&to[(at+j)*d], &k[j*kStride], kStride, whole, d)
+			j += whole
+			continue
+		}
+		// A key of a panel that is not packed as a whole.
+		place := to[(at+j)/panel*panel*d+(at+j)%panel:]
+		for ch, x := range k[j*kStride:][:d] {
+			place[ch*panel] = x
+		}
+		j++
+	}
+	finite := c.ops.PackV(&c.v[i*c.vHead+at*panel], &v[0], vStride, n, c.cfg.ValueDim, c.vStep)
+	c.finite[i] = finite && (at == 0 || c.finite[i])
+}
+
+// copyPage copies a page.
+func (c *Cache) copyPage(to, from int32) {
+	heads := c.cfg.KVHeads
+	f, t := int(from)*heads, int(to)*heads
+	copy(c.k[t*c.kHead:(t+heads)*c.kHead], c.k[f*c.kHead:])
+	copy(c.v[t*c.vHead:(t+heads)*c.vHead], c.v[f*c.vHead:])
+	copy(c.finite[t:t+heads], c.finite[f:])
 }
 
 // CachedSequence is the keys and values of one sequence in a [Cache].
@@ -179,12 +218,8 @@ func (s *CachedSequence) Append(k, v Tensor, n int) error {
 		page, at := s.pages[(s.n+t)/size], (s.n+t)%size
 		run := min(size-at, n-t)
 		for h := range c.cfg.KVHeads {
-			for i := range run {
-				from := (t+i)*k.TokenStride + h*k.HeadStride
-				copy(c.rows(c.k, page, h, at+i, c.cfg.HeadDim), k.Data[from:from+c.cfg.HeadDim])
-				from = (t+i)*v.TokenStride + h*v.HeadStride
-				copy(c.rows(c.v, page, h, at+i, c.cfg.ValueDim), v.Data[from:from+c.cfg.ValueDim])
-			}
+			c.write(page, h, at, run, k.Data[t*k.TokenStride+h*k.HeadStride:], v.Data[t*v.TokenStride+h*v.HeadStride:],
+				k.TokenStride, v.TokenStride)
 		}
 		t += run
 	}
@@ -207,12 +242,8 @@ func (s *CachedSequence) grow(n int) error {
 		return err
 	}
 	if copied {
-		old, page := pages[have-1], pages[have]
-		for h := range c.cfg.KVHeads {
-			used := s.n % size
-			copy(c.rows(c.k, page, h, 0, c.cfg.HeadDim)[:used*c.cfg.HeadDim], c.rows(c.k, old, h, 0, c.cfg.HeadDim))
-			copy(c.rows(c.v, page, h, 0, c.cfg.ValueDim)[:used*c.cfg.ValueDim], c.rows(c.v, old, h, 0, c.cfg.ValueDim))
-		}
+		old := pages[have-1]
+		c.copyPage(pages[have], old)
 		pages = slices.Delete(pages, have-1, have)
 		c.drop([]int32{old})
 	}
@@ -287,6 +318,9 @@ func (c *call) checkCached(in *Inputs, batch *Batch, sequences []*CachedSequence
 			return fmt.Errorf("attention: sequences: entry %d has %d heads of %d and %d channels, must have %d of %d and %d",
 				b, x.KVHeads, x.HeadDim, x.ValueDim, cfg.KVHeads, cfg.HeadDim, cfg.ValueDim)
 		}
+		if s.cache.ops.Name != c.op.ops.Name {
+			return fmt.Errorf("attention: sequences: entry %d is in a cache for the kernel %s, the operator's is %s", b, s.cache.ops.Name, c.op.ops.Name)
+		}
 		c.cuK = append(c.cuK, c.cuK[b]+s.n)
 	}
 	if len(batch.CuQ) > 0 {
@@ -295,15 +329,11 @@ func (c *call) checkCached(in *Inputs, batch *Batch, sequences []*CachedSequence
 	return nil
 }
 
-// pages views the keys of a kv head.
+// view is the keys and values of a kv head, of which there are some.
 func (s *CachedSequence) view(kv int) kernel.Pages {
-	c := s.cache
-	x := kernel.Pages{
-		Table: s.pages, Keys: c.cfg.PageKeys,
-		KPage: c.cfg.KVHeads * c.cfg.PageKeys * c.cfg.HeadDim, VPage: c.cfg.KVHeads * c.cfg.PageKeys * c.cfg.ValueDim,
+	c, heads := s.cache, s.cache.cfg.KVHeads
+	return kernel.Pages{
+		K: c.k[kv*c.kHead:], V: c.v[kv*c.vHead:], Finite: c.finite[kv:], Table: s.pages,
+		Keys: c.cfg.PageKeys, KPage: heads * c.kHead, VPage: heads * c.vHead, VStep: c.vStep, FStride: heads,
 	}
-	if s.n > 0 {
-		x.K, x.V = c.rows(c.k, 0, kv, 0, c.cfg.HeadDim), c.rows(c.v, 0, kv, 0, c.cfg.ValueDim)
-	}
-	return x
 }

@@ -2,6 +2,7 @@ package attention_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -29,9 +30,9 @@ type cacheTest struct {
 
 const cacheHeads, cacheDim, cacheValueDim = 2, 8, 5
 
-func newCacheTest(t *testing.T, r *rand.Rand, page, pages int) *cacheTest {
+func newCacheTest(t *testing.T, r *rand.Rand, kernel string, page, pages int) *cacheTest {
 	c, err := attention.NewCache(attention.CacheConfig{
-		KVHeads: cacheHeads, HeadDim: cacheDim, ValueDim: cacheValueDim, PageKeys: page, Pages: pages,
+		KVHeads: cacheHeads, HeadDim: cacheDim, ValueDim: cacheValueDim, PageKeys: page, Pages: pages, Kernel: kernel,
 	})
 	require.NoError(t, err)
 	return &cacheTest{T: t, Rand: r, cache: c, page: page, total: pages}
@@ -41,6 +42,9 @@ func newCacheTest(t *testing.T, r *rand.Rand, page, pages int) *cacheTest {
 func (x *cacheTest) grow(s *cached, n int) bool {
 	x.Helper()
 	k, v := random(x.Rand, n*cacheHeads*cacheDim), random(x.Rand, n*cacheHeads*cacheValueDim)
+	if n > 0 && x.IntN(8) == 0 { // which a mask may hide
+		k[x.IntN(len(k))], v[x.IntN(len(v))] = nan, float32(math.Inf(1))
+	}
 	free, before := x.cache.FreePages(), s.Len()
 	err := s.Append(attention.Packed(k, cacheHeads, cacheDim), attention.Packed(v, cacheHeads, cacheValueDim), n)
 	if err != nil {
@@ -112,7 +116,7 @@ func TestCache(t *testing.T) {
 	perKernel(t, func(t *testing.T, kernel string) {
 		for _, page := range []int{16, 48, 128, 272} {
 			t.Run(fmt.Sprintf("page=%d", page), func(t *testing.T) {
-				x := newCacheTest(t, rand.New(rand.NewPCG(uint64(page), 41)), page, 3000/page)
+				x := newCacheTest(t, rand.New(rand.NewPCG(uint64(page), 41)), kernel, page, 3000/page)
 				for n := range rounds {
 					for range 8 {
 						x.step()
@@ -142,7 +146,7 @@ func TestCachePrefillAndDecode(t *testing.T) {
 	p.cfg.Mask = attention.Causal()
 	want := p.run(t, "generic", 1)
 	perKernel(t, func(t *testing.T, kernel string) {
-		cache, err := attention.NewCache(attention.CacheConfig{KVHeads: 2, HeadDim: 16, PageKeys: 64, Pages: n/64 + 1})
+		cache, err := attention.NewCache(attention.CacheConfig{KVHeads: 2, HeadDim: 16, PageKeys: 64, Pages: n/64 + 1, Kernel: kernel})
 		require.NoError(t, err)
 		s := cache.NewSequence()
 		op := operator(t, p, kernel, 2)
@@ -161,7 +165,7 @@ func TestCachePrefillAndDecode(t *testing.T) {
 
 // TestForkedSequencesPart: what one of two appends, the other does not see.
 func TestForkedSequencesPart(t *testing.T) {
-	x := newCacheTest(t, rand.New(rand.NewPCG(43, 43)), 16, 4)
+	x := newCacheTest(t, rand.New(rand.NewPCG(43, 43)), "", 16, 4)
 	a := &cached{CachedSequence: x.cache.NewSequence()}
 	require.True(t, x.grow(a, 20))
 	b := &cached{a.Fork(), a.k, a.v}
@@ -188,6 +192,7 @@ func TestCacheErrors(t *testing.T) {
 		"HeadDim":  func(c *attention.CacheConfig) { c.HeadDim = -1 },
 		"ValueDim": func(c *attention.CacheConfig) { c.ValueDim = -1 },
 		"PageKeys": func(c *attention.CacheConfig) { c.PageKeys = 24 },
+		"Kernel":   func(c *attention.CacheConfig) { c.Kernel = "abacus" },
 		"Pages":    func(c *attention.CacheConfig) { c.Pages = 1 << 30; c.HeadDim = 1 << 20 },
 	} {
 		c := good
@@ -209,6 +214,10 @@ func TestCacheErrors(t *testing.T) {
 
 	other, err := attention.NewCache(attention.CacheConfig{KVHeads: 1, HeadDim: 8, ValueDim: 6, Pages: 1})
 	require.NoError(t, err)
+	generic := good
+	generic.Kernel = "generic"
+	foreign, err := attention.NewCache(generic)
+	require.NoError(t, err)
 	for _, x := range []struct {
 		name string
 		says []string
@@ -219,6 +228,12 @@ func TestCacheErrors(t *testing.T) {
 		{"sequences missing", []string{"sequences", "1", "2"}, func(_ *badCall, s *[]*attention.CachedSequence) { *s = (*s)[:1] }},
 		{"a sequence nil", []string{"sequences", "entry 1", "nil"}, func(_ *badCall, s *[]*attention.CachedSequence) { (*s)[1] = nil }},
 		{"another shape", []string{"sequences", "entry 0", "1 heads"}, func(_ *badCall, s *[]*attention.CachedSequence) { (*s)[0] = other.NewSequence() }},
+		{"another kernel", []string{"sequences", "entry 0", "generic"}, func(c *badCall, s *[]*attention.CachedSequence) {
+			(*s)[0] = foreign.NewSequence()
+			if attention.Kernels()[0] == "generic" { // there is no other
+				t.Skip("there is one kernel only")
+			}
+		}},
 		{"Q too short", []string{"Q", "159", "160"}, func(c *badCall, _ *[]*attention.CachedSequence) { c.in.Q.Data = c.in.Q.Data[:159] }},
 	} {
 		t.Run(x.name, func(t *testing.T) {
@@ -241,7 +256,7 @@ func TestCacheErrors(t *testing.T) {
 // TestDecodingAllocatesNothing: neither a token that finds room in its page nor
 // the pass over the cache.
 func TestDecodingAllocatesNothing(t *testing.T) {
-	x := newCacheTest(t, rand.New(rand.NewPCG(44, 44)), 128, 20)
+	x := newCacheTest(t, rand.New(rand.NewPCG(44, 44)), "", 128, 20)
 	a := &cached{CachedSequence: x.cache.NewSequence()}
 	require.True(t, x.grow(a, 300))
 	op, err := attention.New(attention.Config{QueryHeads: 4, KVHeads: 2, HeadDim: cacheDim, ValueDim: cacheValueDim, Workers: 1})

@@ -139,6 +139,9 @@ func (p *pass) reserve(lanes, widest int) {
 	ws.m2, ws.l2 = grow(ws.m2, lanes), grow(ws.l2, lanes)
 	ws.lanes = grow(ws.lanes, lanes)
 	ws.s = grow(ws.s, BlockKeys*widest)
+	for r := range ws.one {
+		ws.one[r] = 1
+	}
 	ws.words = grow(ws.words, MaskWords*widest)
 	if t.Slopes != nil {
 		ws.pos, ws.slope = grow(ws.pos, lanes), grow(ws.slope, lanes)
@@ -278,8 +281,9 @@ func (p *pass) tile(s *strip, i, span, b, end int) {
 	if c.from >= c.to {
 		return
 	}
-	block := b % SpanKeys / BlockKeys
-	p.pack(block, b, end)
+	if t.Pages.Table == nil {
+		p.pack(b%SpanKeys/BlockKeys, b, end)
+	}
 	for r := range w {
 		p.max[r] = float32(math.Inf(-1))
 	}
@@ -296,13 +300,18 @@ func (p *pass) tile(s *strip, i, span, b, end int) {
 	if empty {
 		alpha = nil
 	}
-	v := &p.v[block*p.vBlock+(c.from-b)*p.Panel]
-	if !p.finite[block] && c.rest-c.full < n {
-		p.wordsOf(s, &c, c.from, c.to)
-		p.AccumulateVisible(o, v, &p.s[0], alpha, &p.words[0], n, p.vStep(), p.panels, p.Panel, w)
-		return
+	for j := c.from; j < c.to; {
+		x := p.runAt(b, j, c.to)
+		prob := &p.s[(j-c.from)*w]
+		if !x.finite && c.rest-c.full < n {
+			p.wordsOf(s, &c, j, j+x.n)
+			p.AccumulateVisible(o, &x.v[0], prob, alpha, &p.words[0], x.n, x.step, p.panels, p.Panel, w)
+		} else {
+			s.loops.Accumulate(o, &x.v[0], prob, alpha, x.n, x.step, p.panels)
+		}
+		alpha = &p.one[0]
+		j += x.n
 	}
-	s.loops.Accumulate(o, v, &p.s[0], alpha, n, p.vStep(), p.panels)
 }
 
 // cuts divide the keys of a tile: those from full to rest are visible to every
@@ -325,7 +334,7 @@ func (p *pass) cut(s *strip, b, end int) cuts {
 	}
 	c.full = min(b+padded(max(c.from, s.fullLo)-b, p.Panel), c.to)
 	c.rest = min(c.to, s.fullHi)
-	if c.rest < end {
+	if c.rest < end || p.t.Pages.Table != nil {
 		// A panel that is cut short holds real keys that not all lanes see, and
 		// the maximum that Score takes would include them.
 		c.rest -= (c.rest - b) % p.Panel
@@ -377,8 +386,12 @@ func (p *pass) logits(tile []float32, s *strip, c *cuts, b, a, z int, masked boo
 		return &p.unused[0]
 	}
 	softcap, alibi, bias := t.Score.softcap > 0, t.Slopes != nil, t.Bias.Data != nil
-	s.loops.Score(part, maximum(!softcap && !alibi && !bias && !masked),
-		&p.k[(b%p.held+a-b)*t.DK], &p.q[s.q], t.DK, (n+p.Panel-1)/p.Panel)
+	for j := a; j < z; {
+		x := p.runAt(b, j, z)
+		s.loops.Score(&tile[(j-c.from)*w], maximum(!softcap && !alibi && !bias && !masked),
+			&x.k[0], &p.q[s.q], t.DK, (x.n+p.Panel-1)/p.Panel)
+		j += x.n
+	}
 	mul := t.Score.mul
 	if softcap {
 		p.Softcap(part, maximum(!alibi && !bias && !masked), n, w, t.Score.capMul, t.Score.softcap)
@@ -463,19 +476,31 @@ func (p *pass) pack(block, b, end int) {
 		return
 	}
 	t := p.t
-	p.packed[block], p.finite[block] = true, true
-	for j := b; j < end; {
-		k, v := t.K, t.V
-		at, next := j, end
-		if x := &t.Pages; x.Table != nil {
-			page := int(x.Table[j/x.Keys])
-			k, v = Rows{Data: x.K[page*x.KPage:], Row: t.DK}, Rows{Data: x.V[page*x.VPage:], Row: t.DV}
-			at, next = j%x.Keys, min(end, (j/x.Keys+1)*x.Keys)
-		}
-		p.PackK(&p.k[(block*BlockKeys+j-b)*t.DK], &k.Data[at*k.Row], k.Row, next-j, t.DK)
-		finite := p.PackV(&p.v[block*p.vBlock+(j-b)*p.Panel], &v.Data[at*v.Row], v.Row, next-j, t.DV, p.vStep())
-		p.finite[block] = p.finite[block] && finite
-		j = next
+	p.packed[block] = true
+	p.PackK(&p.k[block*BlockKeys*t.DK], &t.K.Data[b*t.K.Row], t.K.Row, end-b, t.DK)
+	p.finite[block] = p.PackV(&p.v[block*p.vBlock], &t.V.Data[b*t.V.Row], t.V.Row, end-b, t.DV, p.vStep())
+}
+
+// run is packed keys that lie together.
+type run struct {
+	k, v   []float32
+	step   int // between panels of v
+	n      int // keys
+	finite bool
+}
+
+// runAt is the packed keys from j, the start of a panel in the block that starts
+// at b, up to end or to the end of their page.
+func (p *pass) runAt(b, j, end int) run {
+	t := p.t
+	if t.Pages.Table == nil {
+		block := b % p.held / BlockKeys
+		return run{p.k[(b%p.held+j-b)*t.DK:], p.v[block*p.vBlock+(j-b)*p.Panel:], p.vStep(), end - j, p.finite[block]}
+	}
+	x := &t.Pages
+	page, at := int(x.Table[j/x.Keys]), j%x.Keys
+	return run{
+		x.K[page*x.KPage+at*t.DK:], x.V[page*x.VPage+at*p.Panel:], x.VStep, min(end-j, x.Keys-at), x.Finite[page*x.FStride],
 	}
 }
 

@@ -9,13 +9,17 @@ type Rows struct {
 	Row, Head int
 }
 
-// Pages are keys and values in pages: key j is row j%Keys of page Table[j/Keys],
-// and pages are KPage and VPage elements apart. Keys is a multiple of every
-// table's panel.
+// Pages are keys and values that are packed already, in pages of Keys keys: key
+// j is key j%Keys of page Table[j/Keys]. A page holds K in panels, and V in
+// panels VStep elements apart; pages are KPage and VPage elements apart. Finite
+// says of a page, FStride elements from the last, that all its values are. Keys
+// is a multiple of 16, and so of every table's panel.
 type Pages struct {
-	K, V               []float32
-	Table              []int32
-	Keys, KPage, VPage int
+	K, V                      []float32
+	Finite                    []bool
+	Table                     []int32
+	Keys, KPage, VPage, VStep int
+	FStride                   int
 }
 
 // Dropout is the part of the public hash that a task needs: Key is the hash of

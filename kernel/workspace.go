@@ -41,6 +41,7 @@ type Workspace struct {
 	row             [MaskWords]uint32 // one lane of words
 	max, alpha, inv [MaxLanes]float32
 	unused          [MaxLanes]float32 // maxima of scores that are not yet logits
+	one             [MaxLanes]float32 // ones
 	dist            [MaxLanes]int32
 	lse             [MaxLanes]float64
 	off             [MaxLanes]int
