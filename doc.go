@@ -20,6 +20,9 @@
 // to O back to Q, K and V. What it needs of the forward pass is its arguments, O
 // and LSE.
 //
+// For decoding, a [Cache] holds keys and values that grow token by token, and
+// [Operator.ForwardCached] attends to them.
+//
 // An [Operator] says what a layer computes; it is made once and is safe for
 // concurrent use. A [Batch] says which tokens form which sequence, a [Tensor]
 // where they lie in memory. The caller allocates all outputs; after the first

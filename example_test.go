@@ -252,3 +252,49 @@ func ExampleOperator_Backward() {
 	// step 2: loss 19.977
 	// step 3: loss 18.815
 }
+
+// Decoding with a cache: a prompt of four tokens, then two tokens one by one,
+// and a fork that goes its own way.
+func ExampleOperator_ForwardCached() {
+	const heads, kvHeads, dim = 4, 2, 4
+	att, err := attention.New(attention.Config{QueryHeads: heads, KVHeads: kvHeads, HeadDim: dim, Mask: attention.Causal()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	cache, err := attention.NewCache(attention.CacheConfig{KVHeads: kvHeads, HeadDim: dim, Pages: 8})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// step appends n tokens and attends from them to all keys so far.
+	step := func(s *attention.CachedSequence, n int, phase float64) {
+		q, k, v := signal(n*heads*dim, phase), signal(n*kvHeads*dim, phase+1), signal(n*kvHeads*dim, phase+2)
+		if err := s.Append(attention.Packed(k, kvHeads, dim), attention.Packed(v, kvHeads, dim), n); err != nil {
+			log.Fatal(err)
+		}
+		o := make([]float32, n*heads*dim)
+		err := att.ForwardCached(
+			attention.Inputs{Q: attention.Packed(q, heads, dim)},
+			attention.Outputs{O: attention.Packed(o, heads, dim)},
+			attention.Ragged([]int{0, n}), []*attention.CachedSequence{s},
+		)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%d keys, head 0 of the last token: %.3f\n", s.Len(), o[(n-1)*heads*dim:][:dim])
+	}
+	s := cache.NewSequence()
+	step(s, 4, 0)
+	other := s.Fork()
+	step(s, 1, 5)
+	step(s, 1, 6)
+	step(other, 1, 7)
+	s.Free()
+	other.Free()
+	fmt.Println(cache.FreePages(), "pages are free")
+	// Output:
+	// 4 keys, head 0 of the last token: [0.740 0.658 0.266 -0.250]
+	// 5 keys, head 0 of the last token: [0.466 0.802 0.761 0.362]
+	// 6 keys, head 0 of the last token: [0.678 0.802 0.549 0.038]
+	// 5 keys, head 0 of the last token: [0.704 0.550 0.137 -0.340]
+	// 8 pages are free
+}
