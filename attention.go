@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/seed-091431b3/attention/kernel"
@@ -41,7 +42,8 @@ type Config struct {
 func Scale(s float64) *float64 { return &s }
 
 // Operator computes attention as configured. It is safe for concurrent use, and
-// keeps the scratch of its calls for the next ones.
+// keeps the scratch of its calls for the next ones, for as many at once as there
+// are processors.
 type Operator struct {
 	cfg   Config
 	ops   *kernel.Ops
@@ -93,9 +95,10 @@ func New(cfg Config) (*Operator, error) {
 			return nil, fmt.Errorf("attention: ALiBi: slope %d is %v, must be finite", h, s)
 		}
 	}
-	if cfg.Workers < 0 {
-		return nil, fmt.Errorf("attention: Workers: %d, must not be negative", cfg.Workers)
+	if cfg.Workers < 0 || cfg.Workers > maxDim {
+		return nil, fmt.Errorf("attention: Workers: %d, must be from 0 to %d", cfg.Workers, maxDim)
 	}
+	cfg.ALiBi = slices.Clone(cfg.ALiBi)
 	ops, err := table(cfg.Kernel)
 	if err != nil {
 		return nil, err
@@ -103,7 +106,7 @@ func New(cfg Config) (*Operator, error) {
 	return &Operator{cfg: cfg, ops: ops, group: cfg.QueryHeads / cfg.KVHeads, scale: scale}, nil
 }
 
-// maxDim bounds heads and channels, so that a tile's size cannot overflow.
+// maxDim bounds heads, channels and workers, so that a tile's size cannot overflow.
 const maxDim = 1 << 20
 
 // Kernel names the kernel in use, one of Kernels().

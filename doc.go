@@ -34,7 +34,7 @@
 // any number of workers, whatever else is in the batch, however the tensors are
 // laid out, and whether tokens come at once or one by one.
 //
-// A query that sees no key has O = 0 and LSE = -Inf, never NaN. What a mask
+// A query that sees no key has O = 0 and LSE = -Inf (or its sink), never NaN. What a mask
 // hides, and whatever lies in memory between and behind the sequences, changes
 // no bit of a result, NaN included; a NaN that is seen does propagate.
 //

@@ -42,6 +42,7 @@ func TestNewErrors(t *testing.T) {
 		{"slopes too few", []string{"ALiBi", "3", "4"}, func(c *attention.Config) { c.ALiBi = make([]float32, 3) }},
 		{"slope NaN", []string{"ALiBi", "2", "NaN"}, func(c *attention.Config) { c.ALiBi = []float32{0, 0, nan, 0} }},
 		{"workers negative", []string{"Workers", "-1"}, func(c *attention.Config) { c.Workers = -1 }},
+		{"workers without bound", []string{"Workers", "2305843009213693952"}, func(c *attention.Config) { c.Workers = 1 << 61 }},
 		{"kernel unknown", []string{"Kernel", "sse9", "generic"}, func(c *attention.Config) { c.Kernel = "sse9" }},
 	}
 	for _, x := range tests {
@@ -153,7 +154,6 @@ func TestForwardErrors(t *testing.T) {
 		}},
 		{"O overlaps V", []string{"O", "overlaps", "V"}, func(c *badCall) { c.in.V.Data = c.out.O.Data[48:] }},
 		{"O overlaps sinks", []string{"O", "overlaps", "Sinks"}, func(c *badCall) { c.in.Sinks = c.o[100:104] }},
-		{"O overlaps slopes", []string{"O", "overlaps", "ALiBi"}, func(c *badCall) { c.cfg.ALiBi = c.o[100:104] }},
 		{"O overlaps a bias", []string{"O", "overlaps", "Bias"}, func(c *badCall) {
 			c.in.Bias = []attention.Bias{{}, {Data: c.o[4:8], QueryStride: 2}}
 		}},

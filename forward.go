@@ -65,8 +65,10 @@ type Outputs struct {
 //
 // for every sequence of the batch, by the tiled online softmax of
 // FlashAttention (Dao et al. 2022, algorithm 1; Dao 2023, section 3.1). A query
-// that sees no key has O = 0 and LSE = -Inf. Hidden keys and their values, NaN
-// and infinities included, change nothing.
+// that sees no key has O = 0 and LSE = -Inf, or its sink if there are Sinks.
+// Hidden keys and their values, NaN and infinities included, change nothing.
+// Sums of probabilities before normalization, which may be as many as there are
+// keys, times values must lie within float32.
 //
 // The same inputs give the same bits whatever the kernel, the number of
 // workers, the rest of the batch and the layout. On error nothing is written.
@@ -227,9 +229,9 @@ func (op *Operator) tensorsApart(in *Inputs, batch *Batch, outs []region) error 
 			return err
 		}
 	}
-	others := [...]region{regionOf("Sinks", in.Sinks), regionOf("ALiBi", op.cfg.ALiBi), {}}
+	others := [...]region{regionOf("Sinks", in.Sinks), {}}
 	if in.Dropout != nil {
-		others[2] = regionOf("Rates", in.Dropout.Rates)
+		others[1] = regionOf("Rates", in.Dropout.Rates)
 	}
 	for _, r := range others {
 		if err := apart(r, outs); err != nil {

@@ -115,3 +115,23 @@ func (p *problem) runLaidOut(t *testing.T, op *attention.Operator, q, k, v, o la
 	require.Equal(t, len(out.O.Data)-len(got.o), left, "%s: elements of O between its rows that are as they were", p.name)
 	return got
 }
+
+// TestSequencesBeyondTheirPadding: a sequence that is longer than the padding
+// of its tensor would read the next one, or the next head.
+func TestSequencesBeyondTheirPadding(t *testing.T) {
+	op, err := attention.New(attention.Config{QueryHeads: 2, HeadDim: 1})
+	require.NoError(t, err)
+	data := func() []float32 { return make([]float32, 24) }
+	batch := attention.RaggedQK([]int{0, 1, 2}, []int{0, 5, 8})
+	q, o := attention.BSHD(data(), 4, 2, 1), attention.BSHD(data(), 4, 2, 1)
+	for _, k := range []attention.Tensor{attention.BSHD(data(), 4, 2, 1), attention.BHSD(data(), 2, 4, 1)} {
+		err := op.Forward(attention.Inputs{Q: q, K: k, V: attention.Packed(data(), 2, 1)}, attention.Outputs{O: o}, batch)
+		requireSays(t, err, []string{"K", "SequenceStride", "5 tokens", "overlap"})
+		err = op.Forward(attention.Inputs{Q: q, K: attention.Packed(data(), 2, 1), V: k}, attention.Outputs{O: o}, batch)
+		requireSays(t, err, []string{"V", "SequenceStride", "5 tokens", "overlap"})
+		require.NoError(t, op.Forward(attention.Inputs{Q: q, K: k, V: k}, attention.Outputs{O: o}, attention.RaggedQK([]int{0, 1, 2}, []int{0, 4, 7})))
+	}
+	// [heads, sequences, length] is as good as any other order.
+	heads := attention.Tensor{Data: data(), TokenStride: 1, HeadStride: 12, SequenceStride: 6}
+	require.NoError(t, op.Forward(attention.Inputs{Q: q, K: heads, V: heads}, attention.Outputs{O: o}, attention.RaggedQK([]int{0, 1, 2}, []int{0, 6, 12})))
+}

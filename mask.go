@@ -13,7 +13,9 @@ import (
 const Unbounded = -1
 
 // Mask says which keys a query sees. The zero Mask hides nothing: attention is
-// bidirectional. Masks are immutable and may be shared; And combines them.
+// bidirectional. Masks may be shared; And combines them. A mask copies the slices
+// it is made from, but for the data of Bool, which must not change while a call
+// runs. Whether a mask fits a sequence is verified by each call.
 //
 // In what follows query i sits at position p = i + offset in key coordinates
 // (see Batch), and j is a key.
@@ -173,7 +175,7 @@ func KeyRanges(lo, hi []int) Mask {
 	if len(lo) != len(hi) {
 		return invalidMask("KeyRanges: lo has %d entries, hi has %d, must be the same", len(lo), len(hi))
 	}
-	return maskOf(keyRanges{lo, hi})
+	return maskOf(keyRanges{slices.Clone(lo), slices.Clone(hi)})
 }
 
 type keyRanges struct{ lo, hi []int }
@@ -190,6 +192,7 @@ func (t keyRanges) Range(_ *kernel.Sequence, i int) (lo, hi int) { return t.lo[i
 // Documents lets a query see the keys of its own document: doc[p] == doc[j].
 // doc has one entry a key, and every query must sit on a key.
 func Documents(doc []int32) Mask {
+	doc = slices.Clone(doc)
 	t := &documents{doc: doc, lo: make([]int, len(doc)), hi: make([]int, len(doc))}
 	seen := make(map[int32]bool)
 	for a := 0; a < len(doc); {
@@ -283,7 +286,7 @@ func Tree(parents []int) Mask {
 			return invalidMask("Tree: parent of token %d is %d, must be -1 or an earlier token", i, p)
 		}
 	}
-	return maskOf(tree(parents))
+	return maskOf(tree(slices.Clone(parents)))
 }
 
 type tree []int
@@ -442,7 +445,11 @@ func (t *function) Tile(s *kernel.Sequence, i0, i1, j0, j1 int) (kernel.Visibili
 	if t.tile == nil {
 		return kernel.Mixed, j1
 	}
-	return t.tile(s.Index, i0, i1, j0, j1), j1
+	v := t.tile(s.Index, i0, i1, j0, j1)
+	if v != kernel.Hidden && v != kernel.Visible {
+		v = kernel.Mixed // which is always right
+	}
+	return v, j1
 }
 
 func (t *function) Row(s *kernel.Sequence, h, i, j0, n int, words *[kernel.MaskWords]uint32) {

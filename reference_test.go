@@ -210,3 +210,49 @@ func sameBits(t testing.TB, want, got result, what ...any) {
 	assert.Len(t, got.o, len(want.o))
 	assert.Len(t, got.lse, len(want.lse))
 }
+
+// TestExtremeScales: any finite scale is right where the logits are ordinary
+// numbers, and so are the gradients.
+func TestExtremeScales(t *testing.T) {
+	perKernel(t, func(t *testing.T, kernel string) {
+		r := rand.New(rand.NewPCG(14, 14))
+		for _, x := range []struct {
+			scale float64
+			q, k  float32
+		}{
+			{1e31, 1e8, 0}, {1e60, 1e-30, 1e-30}, {1e40, 1e-20, 1e-20}, {-1e40, 1e-20, 1e-20}, {1e-54, 1e27, 1e27},
+			{1e-29, 1e15, 1e14}, {-1e-33, 1e17, 1e16}, {1e30, 1e-15, 1e-15}, {0, 1, 1}, {1e308, 0, 1},
+		} {
+			p := newProblem(r, shape{1, 1, 1, 1, []int{3}, []int{5}}).differentiable(r)
+			for i := range p.q {
+				p.q[i] = x.q
+			}
+			for j := range p.k {
+				p.k[j] = x.k * float32(j)
+			}
+			p.ref.Scale = x.scale
+			p.cfg.Scale = &p.ref.Scale
+			got, want := p.run(t, kernel, 1), ref.Forward(p.ref)
+			near := func(name string, got, want float64) {
+				t.Helper()
+				if d := math.Abs(got - want); !(d <= 1e-5*math.Abs(want)+1e-6) && math.Abs(want) < math.MaxFloat32 {
+					t.Errorf("scale %g, q %g, k %g: %s is %v, must be %v", x.scale, x.q, x.k, name, got, want)
+				}
+			}
+			for i, o := range got.o {
+				near("O", float64(o), want.O[i])
+				near("LSE", got.lse[i], want.LSE[i])
+			}
+			g, y := p.backwardOn(t, operator(t, p, kernel, 1)), ref.Backward(p.ref)
+			for i := range g.dq {
+				near("dQ", float64(g.dq[i]), y.DQ[i])
+			}
+			for j := range g.dk {
+				near("dV", float64(g.dv[j]), y.DV[j])
+				if math.Abs(y.DK[j]) > 1e-4*math.Abs(x.scale*float64(x.q)) { // else it is what cancellation leaves
+					near("dK", float64(g.dk[j]), y.DK[j])
+				}
+			}
+		}
+	})
+}

@@ -1,8 +1,10 @@
 package attention
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
+	"slices"
 	"unsafe"
 )
 
@@ -60,7 +62,8 @@ func (t *Tensor) start(cu []int, b int) int {
 	return cu[b] * t.TokenStride
 }
 
-// check verifies that every element of the tensor lies within Data.
+// check verifies that every element of the tensor lies within Data, and in no
+// other sequence.
 func (t *Tensor) check(name string, cu []int, heads, dim int) error {
 	for _, s := range [...]struct {
 		name string
@@ -78,7 +81,7 @@ func (t *Tensor) check(name string, cu []int, heads, dim int) error {
 			return err
 		}
 	}
-	return nil
+	return t.checkSequences(name, cu, heads, dim)
 }
 
 // fits verifies that n tokens that start at b*SequenceStride lie within Data.
@@ -170,43 +173,64 @@ func (r region) overlaps(s region) bool {
 // checkDistinct verifies that the tokens and heads of an output do not share
 // elements with each other.
 func (t *Tensor) checkDistinct(name string, cu []int, heads, dim int) error {
-	longest := 0
-	for b := range len(cu) - 1 {
-		longest = max(longest, cu[b+1]-cu[b])
+	rows := cu[len(cu)-1]
+	if t.SequenceStride != 0 {
+		rows = longest(cu)
 	}
-	rows := longest
-	if t.SequenceStride == 0 {
-		rows = cu[len(cu)-1]
-	}
-	token, head := t.TokenStride, t.HeadStride
-	if !distinct(rows, token, heads, head, dim) {
-		return fmt.Errorf("attention: %s: strides %d (token) and %d (head) make rows of %d channels overlap", name, token, head, dim)
-	}
-	if t.SequenceStride != 0 && len(cu) > 2 && longest > 0 {
-		foot := (heads-1)*head + dim
-		used := (longest-1)*token + foot
-		// Sequences follow each other, or lie side by side within a token as in
-		// [length, sequences, heads, dim].
-		beside := t.SequenceStride >= foot && token >= (len(cu)-2)*t.SequenceStride+foot
-		if t.SequenceStride < used && !beside {
-			return fmt.Errorf("attention: %s: SequenceStride is %d, a sequence covers %d elements", name, t.SequenceStride, used)
-		}
+	if !distinct(rows, t.TokenStride, heads, t.HeadStride, dim) {
+		return fmt.Errorf("attention: %s: strides %d (token) and %d (head) make rows of %d channels overlap", name, t.TokenStride, t.HeadStride, dim)
 	}
 	return nil
+}
+
+// checkSequences verifies that no sequence reaches into another, as one does
+// that is longer than the padding of its batch allows.
+func (t *Tensor) checkSequences(name string, cu []int, heads, dim int) error {
+	rows := longest(cu)
+	if t.SequenceStride == 0 || rows == 0 {
+		return nil
+	}
+	if t.HeadStride == 0 {
+		heads = 1 // shared by all
+	}
+	if !nested(dim, axis{t.TokenStride, rows}, axis{t.HeadStride, heads}, axis{t.SequenceStride, len(cu) - 1}) {
+		return fmt.Errorf("attention: %s: SequenceStride %d, TokenStride %d and HeadStride %d make sequences of up to %d tokens overlap",
+			name, t.SequenceStride, t.TokenStride, t.HeadStride, rows)
+	}
+	return nil
+}
+
+// longest is the length of the longest sequence.
+func longest(cu []int) int {
+	n := 0
+	for b := range len(cu) - 1 {
+		n = max(n, cu[b+1]-cu[b])
+	}
+	return n
 }
 
 // distinct reports whether rows tokens and heads of dim channels share no
 // element.
 func distinct(rows, token, heads, head, dim int) bool {
-	switch {
-	case rows == 0 || heads == 0 || rows == 1 && heads == 1:
-		return true
-	case rows == 1:
-		return head >= dim
-	case heads == 1:
-		return token >= dim
-	case head <= token:
-		return head >= dim && token >= (heads-1)*head+dim
+	return rows == 0 || heads == 0 || nested(dim, axis{token, rows}, axis{head, heads}, axis{})
+}
+
+// axis is n things stride elements apart.
+type axis struct{ stride, n int }
+
+// nested reports whether rows of dim channels along three axes lie apart because
+// the axes are nested, each in the next.
+func nested(dim int, axes ...axis) bool {
+	slices.SortFunc(axes, func(x, y axis) int { return cmp.Compare(x.stride, y.stride) })
+	extent := dim
+	for _, a := range axes {
+		if a.n < 2 {
+			continue
+		}
+		if a.stride < extent {
+			return false
+		}
+		extent += (a.n - 1) * a.stride
 	}
-	return token >= dim && head >= (rows-1)*token+dim
+	return true
 }

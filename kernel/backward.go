@@ -543,12 +543,14 @@ func (p *backward) storeDQ(s *strip) {
 	p.Scatter(&p.g.DQ.Data[0], &p.off[0], &dq[0], &p.inv[0], t.DK, w)
 }
 
-// prescale multiplies sums of dS by the first of two factors, where there are
-// two; see Score.
+// prescale multiplies sums of dS by the powers of two that go before grad; see
+// Score.
 func (p *backward) prescale(sums []float32) {
-	if f := p.t.Score.first; f != 1 {
-		for i := range sums {
-			sums[i] *= f
+	for _, f := range p.t.Score.powers {
+		if f != 1 {
+			for i := range sums {
+				sums[i] *= f
+			}
 		}
 	}
 }

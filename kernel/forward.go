@@ -301,16 +301,16 @@ func (p *pass) tile(s *strip, i, span, b, end int) {
 		alpha = nil
 	}
 	for j := c.from; j < c.to; {
-		x := p.runAt(b, j, c.to)
-		prob := &p.s[(j-c.from)*w]
-		if !x.finite && c.rest-c.full < n {
-			p.wordsOf(s, &c, j, j+x.n)
-			p.AccumulateVisible(o, &x.v[0], prob, alpha, &p.words[0], x.n, x.step, p.panels, p.Panel, w)
+		run, prob := p.together(j, c.to), &p.s[(j-c.from)*w]
+		v, step, finite := p.valuesAt(b, j)
+		if !finite && c.rest-c.full < n {
+			p.wordsOf(s, &c, j, j+run)
+			p.AccumulateVisible(o, v, prob, alpha, &p.words[0], run, step, p.panels, p.Panel, w)
 		} else {
-			s.loops.Accumulate(o, &x.v[0], prob, alpha, x.n, x.step, p.panels)
+			s.loops.Accumulate(o, v, prob, alpha, run, step, p.panels)
 		}
 		alpha = &p.one[0]
-		j += x.n
+		j += run
 	}
 }
 
@@ -387,10 +387,10 @@ func (p *pass) logits(tile []float32, s *strip, c *cuts, b, a, z int, masked boo
 	}
 	softcap, alibi, bias := t.Score.softcap > 0, t.Slopes != nil, t.Bias.Data != nil
 	for j := a; j < z; {
-		x := p.runAt(b, j, z)
+		run := p.together(j, z)
 		s.loops.Score(&tile[(j-c.from)*w], maximum(!softcap && !alibi && !bias && !masked),
-			&x.k[0], &p.q[s.q], t.DK, (x.n+p.Panel-1)/p.Panel)
-		j += x.n
+			p.keysAt(b, j), &p.q[s.q], t.DK, (run+p.Panel-1)/p.Panel)
+		j += run
 	}
 	mul := t.Score.mul
 	if softcap {
@@ -481,27 +481,33 @@ func (p *pass) pack(block, b, end int) {
 	p.finite[block] = p.PackV(&p.v[block*p.vBlock], &t.V.Data[b*t.V.Row], t.V.Row, end-b, t.DV, p.vStep())
 }
 
-// run is packed keys that lie together.
-type run struct {
-	k, v   []float32
-	step   int // between panels of v
-	n      int // keys
-	finite bool
+// together is how many of the keys j <= … < end lie together: all, or those of
+// one page.
+func (p *pass) together(j, end int) int {
+	if x := &p.t.Pages; x.Table != nil {
+		return min(end-j, x.Keys-j%x.Keys)
+	}
+	return end - j
 }
 
-// runAt is the packed keys from j, the start of a panel in the block that starts
-// at b, up to end or to the end of their page.
-func (p *pass) runAt(b, j, end int) run {
-	t := p.t
-	if t.Pages.Table == nil {
-		block := b % p.held / BlockKeys
-		return run{p.k[(b%p.held+j-b)*t.DK:], p.v[block*p.vBlock+(j-b)*p.Panel:], p.vStep(), end - j, p.finite[block]}
+// keysAt is packed K from key j on, the start of a panel in the block that
+// starts at b.
+func (p *pass) keysAt(b, j int) *float32 {
+	if x := &p.t.Pages; x.Table != nil {
+		return &x.K[int(x.Table[j/x.Keys])*x.KPage+j%x.Keys*p.t.DK]
 	}
-	x := &t.Pages
-	page, at := int(x.Table[j/x.Keys]), j%x.Keys
-	return run{
-		x.K[page*x.KPage+at*t.DK:], x.V[page*x.VPage+at*p.Panel:], x.VStep, min(end-j, x.Keys-at), x.Finite[page*x.FStride],
+	return &p.k[(b%p.held+j-b)*p.t.DK]
+}
+
+// valuesAt is packed V from key j on, how far its panels are apart, and whether
+// all values of the block or page are finite.
+func (p *pass) valuesAt(b, j int) (v *float32, step int, finite bool) {
+	if x := &p.t.Pages; x.Table != nil {
+		page := int(x.Table[j/x.Keys])
+		return &x.V[page*x.VPage+j%x.Keys*p.Panel], x.VStep, x.Finite[page*x.FStride]
 	}
+	block := b % p.held / BlockKeys
+	return &p.v[block*p.vBlock+(j-b)*p.Panel], p.vStep(), p.finite[block]
 }
 
 // finish writes the rows of s.

@@ -17,30 +17,37 @@ type Score struct {
 	capMul  float32 // raw score to the argument of tanh
 	scale   float64 // of the maximum in LSE, where logits are raw
 	// What sums of dS are multiplied by to give the gradients of q and k: mostly
-	// all at once, by grad, but first by first if that would not be a normal
-	// number.
-	first, grad float32
+	// all at once, by grad, but by powers of two first if that would not be a
+	// normal number.
+	powers [2]float32
+	grad   float32
 }
 
 // Scales outside these bounds would leave float32 once multiplied by log2(e)
-// or divided by a softcap; they multiply q instead.
+// or divided by a softcap; a power of two of theirs multiplies q instead.
 const minScale, maxScale = 0x1p-100, 0x1p+100
 
 // NewScore prepares scores for a finite scale and a softcap (0: none); more
 // says that ALiBi or a bias follows.
 func NewScore(scale float64, softcap float32, more bool) Score {
-	s := Score{qmul: 1, scale: math.Abs(scale), softcap: softcap, natural: softcap > 0 || more}
-	clamped := math.Max(-math.MaxFloat32, math.Min(scale, math.MaxFloat32))
-	s.first, s.grad = 1, float32(clamped*unshift)
-	if math.Abs(clamped*unshift) < 0x1p-126 {
-		s.first, s.grad = unshift, float32(clamped)
+	s := Score{qmul: 1, scale: math.Abs(scale), softcap: softcap, natural: softcap > 0 || more, powers: [2]float32{1, 1}}
+	power := 1.0
+	switch _, e := math.Frexp(s.scale); {
+	case scale == 0:
+		s.qmul, s.scale, power = 0, 1, 0
+	case s.scale > maxScale:
+		power = math.Ldexp(1, min(e-100, 126))
+		s.scale = math.Min(s.scale/power, maxScale)
+	case s.scale < minScale:
+		power = math.Ldexp(1, max(e+99, -126))
+		s.scale = math.Max(s.scale/power, minScale)
 	}
-	if scale < 0 {
-		s.qmul = -1
-	}
-	if s.scale < minScale || s.scale > maxScale {
-		s.qmul = float32(clamped)
-		s.scale = 1
+	sign := math.Copysign(1, scale)
+	s.qmul = float32(sign * power)
+	s.grad = float32(scale * unshift)
+	if g := math.Abs(scale * unshift); scale != 0 && (g < 0x1p-126 || g > math.MaxFloat32) {
+		s.powers = [2]float32{unshift, float32(power)}
+		s.grad = float32(sign * s.scale)
 	}
 	s.mul = float32(s.scale)
 	if softcap > 0 {

@@ -89,6 +89,13 @@ func TestRunWritesWhatCheckAccepts(t *testing.T) {
 	}
 }
 
+func TestRunDoesNotReplaceItsInput(t *testing.T) {
+	in := writeCase(t, "mha_basic", nil)
+	code, _, stderr := call("run", "-o", in, in)
+	assert.Equal(t, 1, code)
+	assert.Contains(t, stderr, "itself")
+}
+
 func TestRunRefusesOutputsBeyondMemory(t *testing.T) {
 	const queries, channels = 1 << 20, 1 << 20
 	path := filepath.Join(t.TempDir(), "wide.case")

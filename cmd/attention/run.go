@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/seed-091431b3/attention/internal/casefile"
 	"github.com/seed-091431b3/attention/internal/caserun"
@@ -26,6 +27,11 @@ writes a case with the same attributes and inputs and these outputs.`, stdout)
 	in, err := casefile.ReadFile(f.Arg(0))
 	if err != nil {
 		return err
+	}
+	if a, err := os.Stat(f.Arg(0)); err == nil {
+		if b, err := os.Stat(*out); err == nil && os.SameFile(a, b) {
+			return fmt.Errorf("-o: %s is the case itself, whose results it would replace", *out)
+		}
 	}
 	p, err := in.Problem()
 	if err != nil {
