@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 
@@ -73,9 +74,13 @@ func NewCache(cfg CacheConfig) (*Cache, error) {
 	if cfg.PageKeys%cacheRun != 0 {
 		return nil, fmt.Errorf("attention: PageKeys: %d, must be a multiple of %d", cfg.PageKeys, cacheRun)
 	}
-	const mostPages = 1 << 31
-	if cfg.Pages < 0 || int64(cfg.Pages) >= mostPages {
-		return nil, fmt.Errorf("attention: Pages: %d, must be from 0 to %d", cfg.Pages, int64(mostPages-1))
+	if cfg.Pages < 0 || cfg.Pages > math.MaxInt32 {
+		return nil, fmt.Errorf("attention: Pages: %d, must be from 0 to %d", cfg.Pages, math.MaxInt32)
+	}
+	const most = min(1<<50, math.MaxInt/16) // elements
+	if size := float64(cfg.Pages) * float64(cfg.KVHeads) * float64(cfg.PageKeys) * float64(cfg.HeadDim+cfg.ValueDim); size > most {
+		return nil, fmt.Errorf("attention: Pages: %d pages of %d keys, %d heads and %d and %d channels are too large",
+			cfg.Pages, cfg.PageKeys, cfg.KVHeads, cfg.HeadDim, cfg.ValueDim)
 	}
 	ops, err := table(cfg.Kernel)
 	if err != nil {
@@ -85,10 +90,6 @@ func NewCache(cfg CacheConfig) (*Cache, error) {
 	// A cache line more, so that panels do not fall into the same cache sets.
 	c.vStep = cfg.PageKeys*ops.Panel + 16
 	c.vHead = (cfg.ValueDim + ops.Panel - 1) / ops.Panel * c.vStep
-	size, ok := index(cfg.Pages*cfg.KVHeads, c.kHead, cfg.Pages*cfg.KVHeads, c.vHead, 0, 0, 0)
-	if !ok || size > 1<<50 {
-		return nil, fmt.Errorf("attention: Pages: %d pages of %d keys, %d heads and %d and %d channels are too large", cfg.Pages, cfg.PageKeys, cfg.KVHeads, cfg.HeadDim, cfg.ValueDim)
-	}
 	heads := cfg.Pages * cfg.KVHeads
 	c.k, c.v, c.finite = make([]float32, heads*c.kHead), make([]float32, heads*c.vHead), make([]bool, heads)
 	c.refs, c.free = make([]int32, cfg.Pages), make([]int32, cfg.Pages)
