@@ -22,8 +22,13 @@ func newMatrix(rows, cols int) matrix { return matrix{rows, cols, make([]float32
 
 func (m matrix) row(i int) []float32 { return m.data[i*m.cols : (i+1)*m.cols] }
 
-func (m matrix) general() blas32.General {
-	return blas32.General{Rows: m.rows, Cols: m.cols, Stride: m.cols, Data: m.data}
+// part is a view of h rows from row i, and w columns from column j; of the
+// transpose, if t says so.
+func (m matrix) part(t blas.Transpose, i, j, h, w int) blas32.General {
+	if t == transposed {
+		i, j, h, w = j, i, w, h
+	}
+	return blas32.General{Rows: h, Cols: w, Stride: m.cols, Data: m.data[i*m.cols+j:]}
 }
 
 const (
@@ -34,7 +39,22 @@ const (
 // multiply computes c = a·b + beta·c, a and b transposed or not. The order of
 // its sums depends on the sizes alone.
 func multiply(ta blas.Transpose, a matrix, tb blas.Transpose, b matrix, beta float32, c matrix) {
-	blas32.Gemm(ta, tb, 1, a.general(), b.general(), beta, c.general())
+	// Parts of this size gonum computes at once, and faster than by the
+	// parts of 64x64 into which it would cut all of c.
+	const height, width = 64, 192
+	k := a.cols
+	if ta == transposed {
+		k = a.rows
+	}
+	across := (c.cols + width - 1) / width
+	share((c.rows+height-1)/height*across, func(from, to int) {
+		for p := from; p < to; p++ {
+			i, j := p/across*height, p%across*width
+			h, w := min(height, c.rows-i), min(width, c.cols-j)
+			pa, pb := a.part(ta, i, 0, h, k), b.part(tb, 0, j, k, w)
+			blas32.Gemm(ta, tb, 1, pa, pb, beta, c.part(plain, i, j, h, w))
+		}
+	})
 }
 
 // share runs f for parts of 0..n, on all processors.
@@ -100,12 +120,13 @@ func normalizeBack(x matrix, gain, inv []float32, dy, dx matrix, dgain []float32
 	})
 }
 
-// gelu is the tanh form (Hendrycks and Gimpel 2016); gate is its derivative.
+// gelu is the tanh form (Hendrycks and Gimpel 2016), written with the logistic
+// function; gate is its derivative.
 func gelu(x float32) (y, gate float32) {
-	const k = 0.7978845608028654 // sqrt(2/pi)
+	const k = 1.5957691216057308 // 2*sqrt(2/pi)
 	v := float64(x)
-	t := math.Tanh(k * (v + 0.044715*v*v*v))
-	return float32(0.5 * v * (1 + t)), float32(0.5*(1+t) + 0.5*v*(1-t*t)*k*(1+3*0.044715*v*v))
+	s := 1 / (1 + math.Exp(-k*(v+0.044715*v*v*v)))
+	return float32(v * s), float32(s + v*s*(1-s)*k*(1+3*0.044715*v*v))
 }
 
 // activate computes y = gelu(x) and leaves the derivative in x.
@@ -119,14 +140,16 @@ func activate(x, y matrix) {
 
 // rotate turns pairs of channels of the first heads of every row by an angle
 // that grows with the position of its token (rotary embedding, Su et al. 2021),
-// or back.
+// or back. The slowest pair turns by 1/base a token or little more: sequences
+// are short.
 func rotate(x matrix, cu []int, heads, dim int, back bool) {
+	const base = 100
 	share(len(cu)-1, func(from, to int) {
 		for b := from; b < to; b++ {
 			for t := cu[b]; t < cu[b+1]; t++ {
 				row := x.row(t)
 				for c := range dim / 2 {
-					sin, cos := math.Sincos(float64(t-cu[b]) * math.Pow(10000, -2*float64(c)/float64(dim)))
+					sin, cos := math.Sincos(float64(t-cu[b]) * math.Pow(base, -2*float64(c)/float64(dim)))
 					if back {
 						sin = -sin
 					}

@@ -206,9 +206,11 @@ func (m *model) backward(b *batch, dropout func(layer int) *attention.Dropout) (
 		fit(&m.dmid, n, m.Hidden)
 		multiply(transposed, l.act, plain, m.dx, 1, l.down.gradient())
 		multiply(plain, m.dx, transposed, l.down.matrix, 0, m.dmid)
-		for k, gate := range l.mid.data {
-			m.dmid.data[k] *= gate
-		}
+		share(len(l.mid.data), func(from, to int) {
+			for k := from; k < to; k++ {
+				m.dmid.data[k] *= l.mid.data[k]
+			}
+		})
 		multiply(transposed, l.h2, plain, m.dmid, 1, l.up.gradient())
 		multiply(plain, m.dmid, transposed, l.up.matrix, 0, m.dh)
 		normalizeBack(l.u, l.norm2.data, l.inv2, m.dh, m.dx, l.norm2.grad)
