@@ -119,6 +119,14 @@ func (op *Operator) workers() int {
 	return runtime.GOMAXPROCS(0)
 }
 
+// checkBatch verifies the operator and what of a batch needs no data.
+func (op *Operator) checkBatch(batch *Batch) error {
+	if op.ops == nil {
+		return fmt.Errorf("attention: Operator: the zero Operator is of no use, New makes one")
+	}
+	return batch.check(op.cfg.QueryHeads, op.cfg.Mask)
+}
+
 // acquire returns a call's state, one used before if there is any.
 func (op *Operator) acquire() *call {
 	op.mu.Lock()

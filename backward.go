@@ -42,6 +42,9 @@ type Gradients struct {
 // error nothing is written. If a mask function panics, Backward panics with its
 // value and the gradients are unfinished.
 //
+// Sums over P and over the gradients of the logits are carried times 2^32, and
+// must lie within float32 so.
+//
 // A Bias that is broadcast over heads makes the heads of its sequence take
 // turns if its gradient is wanted.
 func (op *Operator) Backward(in Inputs, out Outputs, g Gradients, batch Batch) error {
@@ -75,7 +78,7 @@ func (op *Operator) BackwardContext(ctx context.Context, in Inputs, out Outputs,
 // BackwardScratch is [Operator.Scratch] for Backward. DSinks takes another 8
 // bytes a query token and head.
 func (op *Operator) BackwardScratch(batch Batch) (int64, error) {
-	if err := batch.check(op.cfg.QueryHeads, op.cfg.Mask); err != nil {
+	if err := op.checkBatch(&batch); err != nil {
 		return 0, err
 	}
 	c := call{op: op, batch: batch}
@@ -174,7 +177,7 @@ func (c *call) sumsBias(b int) bool {
 
 func (c *call) checkBackward() error {
 	op, cfg, in, g, batch := c.op, &c.op.cfg, &c.in, c.gradients, &c.batch
-	if err := batch.check(cfg.QueryHeads, cfg.Mask); err != nil {
+	if err := op.checkBatch(batch); err != nil {
 		return err
 	}
 	if g.DSinks != nil && in.Sinks == nil {

@@ -464,7 +464,11 @@ func (p *problem) spoilAndCheck(t *testing.T, r *rand.Rand, op *attention.Operat
 			j := k/x.Hkv - x.CuK[b]
 			return k%x.Hkv == kv && j >= 0 && j < x.CuK[b+1]-x.CuK[b] && p.visible(b, h, i, j)
 		}
-		if n != row && (key < 0 || !sees(key)) {
+		any := false
+		for j := range x.CuK[b+1] - x.CuK[b] {
+			any = any || p.visible(b, h, i, j)
+		}
+		if !any || n != row && (key < 0 || !sees(key)) {
 			return
 		}
 		rows[n] = true
@@ -581,4 +585,21 @@ func TestLSEOfAnotherProblem(t *testing.T) {
 			sameGradients(t, *want, got, p.name, kernel)
 		}
 	}
+}
+
+// TestSoftcapHidesNaN: the gradient of a softcap is taken from the logit, which
+// is NaN where a hidden key or a query that sees nothing is.
+func TestSoftcapHidesNaN(t *testing.T) {
+	perKernel(t, func(t *testing.T, kernel string) {
+		r := rand.New(rand.NewPCG(28, 28))
+		p := newProblem(r, shape{1, 1, 4, 4, []int{4}, []int{4}}).differentiable(r)
+		p.ref.Softcap, p.cfg.Softcap = 5, 5
+		p.cfg.Mask = attention.Func(func(_, _, i, j int) bool { return j != 2 && i != 3 }, nil)
+		want := p.backwardOn(t, operator(t, p, kernel, 1))
+		fill(p.k[2*4:3*4], nan)
+		fill(p.v[2*4:3*4], nan)
+		fill(p.q[3*4:], nan)
+		fill(p.ref.DO[3*4:], nan)
+		sameGradients(t, want, p.backwardOn(t, operator(t, p, kernel, 1)))
+	})
 }

@@ -228,15 +228,13 @@ func TestCacheErrors(t *testing.T) {
 		{"sequences missing", []string{"sequences", "1", "2"}, func(_ *badCall, s *[]*attention.CachedSequence) { *s = (*s)[:1] }},
 		{"a sequence nil", []string{"sequences", "entry 1", "nil"}, func(_ *badCall, s *[]*attention.CachedSequence) { (*s)[1] = nil }},
 		{"another shape", []string{"sequences", "entry 0", "1 heads"}, func(_ *badCall, s *[]*attention.CachedSequence) { (*s)[0] = other.NewSequence() }},
-		{"another kernel", []string{"sequences", "entry 0", "generic"}, func(c *badCall, s *[]*attention.CachedSequence) {
-			(*s)[0] = foreign.NewSequence()
-			if attention.Kernels()[0] == "generic" { // there is no other
-				t.Skip("there is one kernel only")
-			}
-		}},
+		{"another kernel", []string{"sequences", "entry 0", "generic"}, func(_ *badCall, s *[]*attention.CachedSequence) { (*s)[0] = foreign.NewSequence() }},
 		{"Q too short", []string{"Q", "159", "160"}, func(c *badCall, _ *[]*attention.CachedSequence) { c.in.Q.Data = c.in.Q.Data[:159] }},
 	} {
 		t.Run(x.name, func(t *testing.T) {
+			if x.name == "another kernel" && len(attention.Kernels()) == 1 {
+				t.Skip("there is one kernel only")
+			}
 			c := newBadCall()
 			c.in.K, c.in.V, c.batch.CuK = attention.Tensor{}, attention.Tensor{}, nil
 			seqs := []*attention.CachedSequence{s, s.Fork()}

@@ -305,3 +305,13 @@ func asFloat32(x []float64) []float32 {
 func asFloat64(x []float32) []float64 {
 	return unsafe.Slice((*float64)(unsafe.Pointer(unsafe.SliceData(x))), len(x)/2)
 }
+
+// TestZeroOperator: an operator that New did not make says so.
+func TestZeroOperator(t *testing.T) {
+	var op attention.Operator
+	c := newBadCall()
+	requireSays(t, op.Forward(c.in, c.out, c.batch), []string{"Operator", "New"})
+	requireSays(t, op.Backward(c.in, c.out, attention.Gradients{}, c.batch), []string{"Operator", "New"})
+	_, err := op.Scratch(c.batch)
+	requireSays(t, err, []string{"Operator", "New"})
+}

@@ -105,7 +105,7 @@ func (c *call) forward(ctx context.Context) error {
 // Scratch bounds the bytes that a call with this batch needs besides its inputs
 // and outputs. They are allocated by the first call of a size and kept.
 func (op *Operator) Scratch(batch Batch) (int64, error) {
-	if err := batch.check(op.cfg.QueryHeads, op.cfg.Mask); err != nil {
+	if err := op.checkBatch(&batch); err != nil {
 		return 0, err
 	}
 	c := call{op: op, batch: batch}
@@ -115,7 +115,7 @@ func (op *Operator) Scratch(batch Batch) (int64, error) {
 
 func (c *call) checkForward() error {
 	op, in, out, batch := c.op, &c.in, &c.out, &c.batch
-	if err := batch.check(op.cfg.QueryHeads, op.cfg.Mask); err != nil {
+	if err := op.checkBatch(batch); err != nil {
 		return err
 	}
 	if batch.Sequences() == 0 {

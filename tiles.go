@@ -23,7 +23,7 @@ type Tile struct {
 // Tiles returns how the operator's kernel walks over a sequence for the first
 // group of query heads, strip by strip: what a mask costs.
 func (op *Operator) Tiles(batch Batch, sequence int) ([]Tile, error) {
-	if err := batch.check(op.cfg.QueryHeads, op.cfg.Mask); err != nil {
+	if err := op.checkBatch(&batch); err != nil {
 		return nil, err
 	}
 	if sequence < 0 || sequence >= batch.Sequences() {

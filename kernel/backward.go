@@ -379,6 +379,9 @@ func (p *backward) tile(g *rowGroup, i int, c *cuts, b, end int) {
 			p.wordsOf(s, c, a, z)
 			at := (a - c.from) * w
 			p.Hide(&prob[at], &ds[at], &p.words[0], z-a, w)
+			if t.Score.softcap > 0 {
+				p.Hide(&p.capped[at], &ds[at], &p.words[0], z-a, w) // Uncap multiplies with it
+			}
 		}
 	}
 	if p.g.DBias.Data != nil {
