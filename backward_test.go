@@ -61,11 +61,11 @@ func (p *problem) backwardCall() (attention.Gradients, gradients) {
 	return g, r
 }
 
-// backwardOn computes p forward and backward.
+// backwardOn computes p forward, on an operator of its own, and backward.
 func (p *problem) backwardOn(t testing.TB, op *attention.Operator) gradients {
 	t.Helper()
 	in, out, _ := p.call()
-	require.NoError(t, op.Forward(in, out, p.batch), p.name)
+	require.NoError(t, operator(t, p, op.Kernel(), 1).Forward(in, out, p.batch), p.name)
 	g, r := p.backwardCall()
 	require.NoError(t, op.Backward(in, out, g, p.batch), p.name)
 	return r

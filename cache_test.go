@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -38,18 +39,26 @@ func newCacheTest(t *testing.T, r *rand.Rand, kernel string, page, pages int) *c
 	return &cacheTest{T: t, Rand: r, cache: c, page: page, total: pages}
 }
 
-// grow appends n random tokens, and reports whether there was room.
+// grow appends n random tokens, and reports whether there was room; if not, no
+// page is lost.
 func (x *cacheTest) grow(s *cached, n int) bool {
+	x.Helper()
+	free := x.cache.FreePages()
+	ok := s.append(x, n)
+	require.True(x, ok || free == x.cache.FreePages(), "pages are lost when the cache is full")
+	return ok
+}
+
+func (s *cached) append(x *cacheTest, n int) bool {
 	x.Helper()
 	k, v := random(x.Rand, n*cacheHeads*cacheDim), random(x.Rand, n*cacheHeads*cacheValueDim)
 	if n > 0 && x.IntN(8) == 0 { // which a mask may hide
 		k[x.IntN(len(k))], v[x.IntN(len(v))] = nan, float32(math.Inf(1))
 	}
-	free, before := x.cache.FreePages(), s.Len()
+	before := s.Len()
 	err := s.Append(attention.Packed(k, cacheHeads, cacheDim), attention.Packed(v, cacheHeads, cacheValueDim), n)
 	if err != nil {
 		require.ErrorIs(x, err, attention.ErrCacheFull)
-		require.Equal(x, free, x.cache.FreePages(), "pages are lost when the cache is full")
 		require.Equal(x, before, s.Len())
 		return false
 	}
@@ -280,4 +289,33 @@ func errorOf(errs ...error) error {
 		}
 	}
 	return nil
+}
+
+// TestCacheConcurrently: goroutines fork one sequence, and each appends to its
+// fork and attends to it.
+func TestCacheConcurrently(t *testing.T) {
+	sameGoroutines(t)
+	x := newCacheTest(t, rand.New(rand.NewPCG(45, 45)), "", 16, 200)
+	prompt := &cached{CachedSequence: x.cache.NewSequence()}
+	require.True(t, x.grow(prompt, 40), "which ends within a page")
+	var wait sync.WaitGroup
+	for g := range 8 {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			y := *x
+			y.Rand = rand.New(rand.NewPCG(46, uint64(g)))
+			y.seqs = []*cached{{prompt.Fork(), prompt.k, prompt.v}}
+			for range 10 {
+				if s := y.seqs[0]; !s.append(&y, 1+y.IntN(20)) {
+					t.Error("the cache is full")
+				}
+				y.check("", 1+g%2)
+			}
+			y.seqs[0].Free()
+		}()
+	}
+	wait.Wait()
+	prompt.Free()
+	require.Equal(t, x.total, x.cache.FreePages())
 }

@@ -260,3 +260,17 @@ func TestInfiniteLogits(t *testing.T) {
 		require.Equal(t, []float64{math.Inf(-1), math.Inf(-1)}, got.lse)
 	})
 }
+
+// TestUnknownVisibility: what a tile function returns beyond the three is taken
+// as Mixed.
+func TestUnknownVisibility(t *testing.T) {
+	r := rand.New(rand.NewPCG(15, 15))
+	p := newProblem(r, shape{2, 1, 4, 4, []int{40}, []int{200}})
+	visible := func(_, _, i, j int) bool { return (i+j)%3 > 0 }
+	p.batch.Masks = []attention.Mask{attention.Func(visible, nil)}
+	want := p.run(t, "", 1)
+	for _, v := range []attention.Visibility{77, 3, 255} {
+		p.batch.Masks[0] = attention.Func(visible, func(_, _, _, _, _ int) attention.Visibility { return v })
+		sameBits(t, want, p.run(t, "", 1), v)
+	}
+}

@@ -163,7 +163,9 @@ func (c *call) execute(ctx context.Context) error {
 	c.stop.Store(false)
 	c.caught.ended, c.caught.value = false, nil
 	c.done = ctx.Done()
-	c.order.start(c.tasks())
+	if c.gradients != nil {
+		c.order.start(c.tasks())
+	}
 	c.wait.Add(n)
 	for range n - 1 {
 		go c.run()

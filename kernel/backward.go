@@ -32,7 +32,7 @@ type gradients struct {
 	cuts          []cuts    // of the strips of a group
 	groupWords    []uint32  // of the strips of a group
 	rowOff        [GradRows]int
-	ones          []float32 // one tile
+	ones          []float32 // one tile, for keptTile to start from
 	sums          [MaxLanes]float32
 }
 
@@ -94,7 +94,7 @@ func newBackward(ops *Ops, ws *Workspace, t *Task, g *Gradients) backward {
 		pass: newPass(ops, ws, t), g: g, kPanels: padded(t.DK, ops.Panel) / ops.Panel,
 		qColumns: padded(t.DK, ops.Columns), vColumns: padded(t.DV, ops.Columns),
 	}
-	p.held, p.whole = CellKeys, true
+	p.held, p.back = CellKeys, true
 	p.cellRows = min(padded(t.Keys, BlockKeys), CellKeys)
 	p.gStep = p.cellRows*ops.Columns + 16 // so that panels do not fall into the same cache sets
 	p.kBlock = p.kPanels * ops.vStep()
@@ -177,12 +177,6 @@ func (p *backward) reserve(rows int) {
 	ws.words, ws.groupWords = grow(ws.words, MaskWords*widest), grow(ws.groupWords, MaskWords*group)
 	// O is gathered next to dO, once.
 	ws.o2 = grow(ws.o2, widest*t.DV)
-	if n := BlockKeys * widest; len(ws.ones) < n {
-		ws.ones = make([]float32, n)
-		for i := range ws.ones {
-			ws.ones[i] = 1
-		}
-	}
 	tile := BlockKeys * widest
 	if t.Score.softcap > 0 {
 		ws.capped = grow(ws.capped, tile)
@@ -197,6 +191,9 @@ func (p *backward) reserve(rows int) {
 	if t.Dropout != nil {
 		ws.key, ws.threshold, ws.keep = grow(ws.key, lanes), grow(ws.threshold, lanes), grow(ws.keep, lanes)
 		ws.keptTile = grow(ws.keptTile, tile)
+		if len(ws.ones) < tile {
+			ws.ones = slices.Repeat([]float32{1}, tile)
+		}
 	}
 }
 
@@ -350,8 +347,22 @@ func (p *backward) block(g *rowGroup, b, end int) {
 		}
 		whole = whole && c.full == b && c.rest == end
 	}
-	p.sum(p.dv, p.p, p.doRows, &p.g.DV, g, g.doRows, p.vColumns, whole || g.doFinite, from, to, b, end)
-	p.sum(p.dk, p.ds, p.qRows, &p.g.DK, g, g.qRows, p.qColumns, whole || g.qFinite, from, to, b, end)
+	if from >= to {
+		return
+	}
+	if p.g.DV.Data != nil {
+		p.sum(product{p.dv, p.p, p.doRows[g.doRows:], p.vColumns, whole || g.doFinite}, g, from, to, b, end)
+	}
+	if p.g.DK.Data != nil {
+		p.sum(product{p.dk, p.ds, p.qRows[g.qRows:], p.qColumns, whole || g.qFinite}, g, from, to, b, end)
+	}
+}
+
+// product is dV += P^T dO or dK += dS^T Q, for a group of rows.
+type product struct {
+	sums, tiles, rows []float32
+	columns           int  // channels, padded to panels
+	plain             bool // nothing that is hidden meets what is not finite
 }
 
 // tile computes P and dS of strip i of g for the keys that c cuts from a block,
@@ -393,7 +404,7 @@ func (p *backward) tile(g *rowGroup, i int, c *cuts, b, end int) {
 	if p.g.DQ.Data == nil {
 		return
 	}
-	alpha := &p.ones[0]
+	alpha := &p.one[0]
 	if s.span < 0 {
 		s.span, alpha = 0, nil
 	}
@@ -428,16 +439,13 @@ func (p *backward) pack(b, end int) {
 	}
 }
 
-// sum adds to the gradients of the keys from <= j < to what the rows of g give:
-// tiles, P or dS, times rows x, dO or Q. Strips see different keys, so the keys
+// sum adds to the gradients of the keys from <= j < to what the rows of g give.
+// Strips see different keys, so the keys
 // are taken in segments that the same strips see; a strip between two that see
 // a segment counts with zeros.
-func (p *backward) sum(dst, tiles, x []float32, wanted *Rows, g *rowGroup, rows, columns int, finite bool, from, to, b, end int) {
-	if wanted.Data == nil || from >= to {
-		return
-	}
-	if !finite {
-		p.sumVisible(dst, tiles, x[rows:], g, columns, from, to, b, end)
+func (p *backward) sum(x product, g *rowGroup, from, to, b, end int) {
+	if !x.plain {
+		p.sumVisible(x, g, from, to, b, end)
 		return
 	}
 	w, cuts := g.w, p.cuts[:len(g.strips)]
@@ -462,36 +470,36 @@ func (p *backward) sum(dst, tiles, x []float32, wanted *Rows, g *rowGroup, rows,
 		}
 		for i := first; i < last; i++ {
 			if c := &cuts[i]; from < c.from || from >= c.to {
-				clear(tiles[(i*BlockKeys+from-b)*w : (i*BlockKeys+next-b)*w])
+				clear(x.tiles[(i*BlockKeys+from-b)*w : (i*BlockKeys+next-b)*w])
 			}
 		}
-		p.AddOuter(&dst[(b%CellKeys+from-b)*p.Columns], &tiles[(first*BlockKeys+from-b)*w], &x[rows+first*w*p.Columns],
+		p.AddOuter(&x.sums[(b%CellKeys+from-b)*p.Columns], &x.tiles[(first*BlockKeys+from-b)*w], &x.rows[first*w*p.Columns],
 			padded(next-from, p.Panel)/p.Panel, min(g.rows-first*w, (last+1-first)*w), w, BlockKeys*w,
-			columns/p.Columns, p.gStep, g.rows*p.Columns)
+			x.columns/p.Columns, p.gStep, g.rows*p.Columns)
 	}
 }
 
 // sumVisible is sum for rows that are not all finite and keys that not all of
 // them see: pairs that are hidden are left out, instead of multiplied by zero.
 // Rare, and therefore plain.
-func (p *backward) sumVisible(dst, tiles, x []float32, g *rowGroup, columns, from, to, b, end int) {
+func (p *backward) sumVisible(x product, g *rowGroup, from, to, b, end int) {
 	w := g.w
 	for i := range g.strips {
 		p.fillWords(&g.strips[i], b, end-b)
 		copy(p.groupWords[i*MaskWords*w:], p.words[:MaskWords*w])
 	}
 	sum := p.sums[:p.Columns]
-	for panel := range columns / p.Columns {
+	for panel := range x.columns / p.Columns {
 		for j := from - b; j < to-b; j++ {
 			clear(sum)
 			for r := range g.rows {
 				i, lane := r/w, r%w
 				if p.groupWords[(i*MaskWords+j/32)*w+lane]>>(j%32)&1 != 0 {
-					AddScaled(sum, tiles[(i*BlockKeys+j)*w+lane], x[(panel*g.rows+r)*p.Columns:])
+					AddScaled(sum, x.tiles[(i*BlockKeys+j)*w+lane], x.rows[(panel*g.rows+r)*p.Columns:])
 				}
 			}
 			for c, s := range sum {
-				dst[panel*p.gStep+(b%CellKeys+j)*p.Columns+c] += s
+				x.sums[panel*p.gStep+(b%CellKeys+j)*p.Columns+c] += s
 			}
 		}
 	}

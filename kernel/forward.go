@@ -31,12 +31,17 @@ type pass struct {
 	panels  int // of V and O
 	vBlock  int // elements of one block of packed V
 	perHead bool
-	held    int  // keys whose panels are held at a time
-	whole   bool // tiles end with a panel, or with the sequence
+	held    int // keys whose panels are held at a time
+	// In the backward pass tiles end with a panel or with the sequence, rows whose
+	// LSE is -Inf see nothing, and logits are kept as they are after a softcap.
+	back bool
 }
 
 func newPass(ops *Ops, ws *Workspace, t *Task) pass {
 	panels := padded(t.DV, ops.Panel) / ops.Panel
+	for r := range ws.one {
+		ws.one[r] = 1
+	}
 	return pass{
 		Ops: ops, Workspace: ws, t: t, inGroup: ops.groupStrips(),
 		panels: panels, vBlock: panels * ops.vStep(), perHead: t.Mask.perHead(), held: SpanKeys,
@@ -139,9 +144,6 @@ func (p *pass) reserve(lanes, widest int) {
 	ws.m2, ws.l2 = grow(ws.m2, lanes), grow(ws.l2, lanes)
 	ws.lanes = grow(ws.lanes, lanes)
 	ws.s = grow(ws.s, BlockKeys*widest)
-	for r := range ws.one {
-		ws.one[r] = 1
-	}
 	ws.words = grow(ws.words, MaskWords*widest)
 	if t.Slopes != nil {
 		ws.pos, ws.slope = grow(ws.pos, lanes), grow(ws.slope, lanes)
@@ -164,7 +166,7 @@ func (p *pass) fillLanes(s *strip) {
 	for r := range s.loops.Width {
 		n := s.lane + r
 		x.lo, x.hi = lo, hi
-		if p.whole && math.IsInf(t.lse(&x), -1) {
+		if p.back && math.IsInf(t.lse(&x), -1) {
 			// It has seen nothing, if only for a bias of -Inf.
 			x.lo, x.hi = 0, 0
 		}
@@ -329,7 +331,7 @@ func (p *pass) cut(s *strip, b, end int) cuts {
 		return c
 	}
 	c.from -= (c.from - b) % p.Panel
-	if p.whole {
+	if p.back {
 		c.to = min(b+padded(c.to-b, p.Panel), end)
 	}
 	c.full = min(b+padded(max(c.from, s.fullLo)-b, p.Panel), c.to)
@@ -396,7 +398,7 @@ func (p *pass) logits(tile []float32, s *strip, c *cuts, b, a, z int, masked boo
 	if softcap {
 		p.Softcap(part, maximum(!alibi && !bias && !masked), n, w, t.Score.capMul, t.Score.softcap)
 		mul = 1
-		if p.whole {
+		if p.back {
 			copy(p.capped[(a-c.from)*w:], tile[(a-c.from)*w:(z-c.from)*w])
 		}
 	}

@@ -228,8 +228,9 @@ func (g *gen) packV() {
 }
 
 // eachRow walks n rows in memory and in panels side by side: whole and one get
-// pointers to four channels, or to one of the last, and must not move them.
-func (g *gen) eachRow(packed, loose string, whole, one func(row, panel neon.X), finish func(left int, panel neon.X)) {
+// pointers to four channels, or to one of the last, and must not move them;
+// before comes before those of the last.
+func (g *gen) eachRow(packed, loose string, whole, one func(row, panel neon.X), before func(panel neon.X)) {
 	panels, base, off, n, step := g.Arg(packed), g.Arg(loose), g.Arg("off"), g.Arg("n"), g.bytes("step")
 	row, panel, c := g.X(), g.X(), g.X()
 	g.Loop(n, func() {
@@ -249,7 +250,7 @@ func (g *gen) eachRow(packed, loose string, whole, one func(row, panel neon.X), 
 		g.AndImm(c, c, 3)
 		done := g.Label("whole")
 		g.IfZero(c, done)
-		finish(0, panel)
+		before(panel)
 		g.Loop(c, func() {
 			one(row, panel)
 			g.AddImm(row, row, 4)
@@ -273,7 +274,7 @@ func (g *gen) packRows() {
 		g.LdrS(x, row, 0)
 		g.Fmla(sum, x, zero)
 		g.StrS(x, panel, 0)
-	}, func(_ int, panel neon.X) { g.Str(zero, panel, 0) })
+	}, func(panel neon.X) { g.Str(zero, panel, 0) })
 	g.returnFinite(sum, x, t)
 }
 
@@ -294,6 +295,6 @@ func (g *gen) unpackRows() {
 		g.LdrS(x, panel, 0)
 		scale()
 		g.StrS(x, row, 0)
-	}, func(int, neon.X) {})
+	}, func(neon.X) {})
 	g.Ret()
 }

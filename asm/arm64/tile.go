@@ -236,7 +236,7 @@ func (g *gen) outerPanels(count int, sum, x, w, gStep, xStep, next neon.X) {
 		g.Jump(done)
 		g.Here(other)
 		g.MovImm(at, 0)
-		g.Unrolled4(n, func() {
+		g.eachFour(n, func() {
 			channels(0)
 			for v := range count {
 				g.AddImm(from[v], from[v], 64)
@@ -280,9 +280,9 @@ func (g *gen) outerPanels(count int, sum, x, w, gStep, xStep, next neon.X) {
 	})
 }
 
-// Unrolled4 runs four for each four of n, then, if some are left, prepare and
+// eachFour runs four for each four of n, then, if some are left, prepare and
 // one for each of those.
-func (g *gen) Unrolled4(n neon.X, four, prepare func(), one func(i int)) {
+func (g *gen) eachFour(n neon.X, four, prepare func(), one func(i int)) {
 	fours, done := g.X(), g.Label("done")
 	g.LsrImm(fours, n, 2)
 	g.Loop(fours, four)

@@ -155,9 +155,6 @@ func (g *Gen) Abs(d, n V) { g.two("abs", 0x4ea0b800, d, n) }
 // FmlaElement is d + n·m[i] with one rounding.
 func (g *Gen) FmlaElement(d, n, m V, i int) { g.element("fmla", 0x4f801000, d, n, m, i) }
 
-// FmulElement is n·m[i].
-func (g *Gen) FmulElement(d, n, m V, i int) { g.element("fmul", 0x4f809000, d, n, m, i) }
-
 // Sshr shifts four int32 right, the sign following.
 func (g *Gen) Sshr(d, n V, shift int) {
 	if shift < 1 || shift > 32 {
@@ -175,10 +172,8 @@ func (g *Gen) Bic(d, n, m V) {
 
 func (g *Gen) Mov(d, n V)             { g.line("VMOV %v.B16, %v.B16", n, d) }
 func (g *Gen) Zero(d V)               { g.line("VEOR %v.B16, %v.B16, %v.B16", d, d, d) }
-func (g *Gen) Eor(d, n, m V)          { g.line("VEOR %v.B16, %v.B16, %v.B16", m, n, d) }
 func (g *Gen) And(d, n, m V)          { g.line("VAND %v.B16, %v.B16, %v.B16", m, n, d) }
 func (g *Gen) Orr(d, n, m V)          { g.line("VORR %v.B16, %v.B16, %v.B16", m, n, d) }
-func (g *Gen) AddInt(d, n, m V)       { g.line("VADD %v.S4, %v.S4, %v.S4", m, n, d) }
 func (g *Gen) SubInt(d, n, m V)       { g.line("VSUB %v.S4, %v.S4, %v.S4", m, n, d) }
 func (g *Gen) Shl(d, n V, shift int)  { g.line("VSHL $%d, %v.S4, %v.S4", shift, n, d) }
 func (g *Gen) Ushr(d, n V, shift int) { g.line("VUSHR $%d, %v.S4, %v.S4", shift, n, d) }
@@ -272,7 +267,7 @@ func (g *Gen) Label(name string) string {
 // Here puts a label.
 func (g *Gen) Here(label string) { fmt.Fprintf(&g.body, "%s:\n", label) }
 
-// Zeroed, NotZero, Negative and Jump go to a label.
+// IfZero, IfNotZero and Jump go to a label.
 func (g *Gen) IfZero(x X, label string)    { g.line("CBZ %v, %s", x, label) }
 func (g *Gen) IfNotZero(x X, label string) { g.line("CBNZ %v, %s", x, label) }
 func (g *Gen) Jump(label string)           { g.line("B %s", label) }

@@ -130,7 +130,7 @@ func TestOutOfRange(t *testing.T) {
 		"v32 native":     func() { g.Mov(0, 32) },
 		"v32 in F":       func() { g.Ldr(32, 0, 0) },
 		"lane 4":         func() { g.FmlaElement(0, 1, 2, 4) },
-		"lane -1":        func() { g.FmulElement(0, 1, 2, -1) },
+		"lane -1":        func() { g.FmlaElement(0, 1, 2, -1) },
 		"lane of Dup":    func() { g.Dup(0, 1, 4) },
 		"R18":            func() { g.AddX(0, 18, 1) },
 		"R27":            func() { g.MovX(27, 1) },

@@ -71,19 +71,10 @@ func TestRunWritesWhatCheckAccepts(t *testing.T) {
 		assert.Equal(t, want.Inputs(), got.Inputs())
 		assert.ElementsMatch(t, want.Outputs(), got.Outputs())
 		for _, name := range want.Outputs() {
-			x := got.Array(name, casefile.Output)
-			var cmp casefile.Comparison
-			if name == "LSE" {
-				lse, err := x.Float64s()
-				require.NoError(t, err)
-				cmp, err = casefile.Compare(want, name, lse)
-				require.NoError(t, err)
-			} else {
-				values, err := x.Float32s()
-				require.NoError(t, err)
-				cmp, err = casefile.Compare(want, name, values)
-				require.NoError(t, err)
-			}
+			values, err := got.Array(name, casefile.Output).Float64s()
+			require.NoError(t, err)
+			cmp, err := casefile.Compare(want, name, values)
+			require.NoError(t, err)
 			assert.True(t, cmp.OK, cmp)
 		}
 	}

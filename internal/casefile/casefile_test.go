@@ -346,6 +346,24 @@ func TestCompareUnderflow(t *testing.T) {
 	}
 }
 
+// TestCompareSubnormal: below 2^-126 a float32 has fewer bits, and is given
+// units of 2^-150; a float64 is not.
+func TestCompareSubnormal(t *testing.T) {
+	const unit, want = 0x1p-150, 0x1p-140
+	c := casefile.New(casefile.Header{},
+		casefile.NewArray("O", casefile.Output, []int{1}, []float64{want}),
+		casefile.NewArray("O", casefile.Magnitude, []int{1}, []float64{want}))
+	for units, ok := range map[float64]bool{2: true, 66: true, 67: false} {
+		got := []float64{want + units*unit} // of which 2 are what rounding to a float32 may cost
+		r, err := casefile.Compare(c, "O", got)
+		require.NoError(t, err)
+		assert.Equal(t, ok, r.OK, r)
+		r, err = casefile.CompareUnit(c, "O", got, 0x1p-53)
+		require.NoError(t, err)
+		assert.Equal(t, units <= 2, r.OK, r)
+	}
+}
+
 func TestWriteRejects(t *testing.T) {
 	c := casefile.New(casefile.Header{Attrs: casefile.Attrs{Scale: math.NaN()}})
 	assert.Error(t, c.Write(io.Discard))

@@ -50,8 +50,9 @@ func Compare[T float32 | float64](c *Case, name string, got []T) (Comparison, er
 //
 //	(|got - want| - 2^-149) / (unit · max(magnitude, 2^-126))
 //
-// as below 2^-126 a float32 has fewer bits, and the limit is max(64, 8 · the error of a plain float32 attention in these
-// units). Where both the expected value and its magnitude are 0, the result must
+// as below 2^-126 a float32 has fewer bits (a unit of less than float32's is not
+// given that much), and the limit is max(64, 8 · the error of a plain float32
+// attention in these units). Where both the expected value and its magnitude are 0, the result must
 // be exactly 0. An infinity must be equal, and a NaN must be a NaN: any other
 // value is infinitely wrong.
 //
@@ -71,8 +72,8 @@ func CompareUnit[T float32 | float64](c *Case, name string, got []T, unit float6
 		result.Limit = max(64, 8*c.Checks.F32NaiveErrUnits[name])
 		slack = math.SmallestNonzeroFloat32
 		tolerance = func(i int) float64 {
-			if magnitude[i] == 0 {
-				return 0
+			if magnitude[i] == 0 || unit < UnitFloat32 {
+				return unit * magnitude[i]
 			}
 			return unit * max(magnitude[i], smallestNormal)
 		}

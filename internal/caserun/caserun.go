@@ -148,13 +148,17 @@ func (c *Call) addGradients(p *casefile.Problem) {
 	}
 }
 
-// Run computes the results.
+// Run computes the results. Each pass has an operator of its own, so that it
+// finds no scratch of the other's.
 func (c *Call) Run() error {
 	op, err := attention.New(c.Config)
 	if err != nil {
 		return err
 	}
 	if err := op.Forward(c.Inputs, c.Outputs, c.Batch); err != nil || c.Gradients == nil {
+		return err
+	}
+	if op, err = attention.New(c.Config); err != nil {
 		return err
 	}
 	return op.Backward(c.Inputs, c.Outputs, *c.Gradients, c.Batch)

@@ -93,7 +93,12 @@ func New(s Spec) (*Workload, error) {
 		DO: tensor(s.QueryHeads, s.ValueDim), DQ: tensor(s.QueryHeads, s.Dim),
 		DK: tensor(s.KVHeads, s.Dim), DV: tensor(s.KVHeads, s.ValueDim),
 	}
-	return w, w.Operator.Forward(w.Inputs, w.Outputs, w.Batch)
+	// By another operator, so that this one's scratch is that of its own calls.
+	forward, err := attention.New(cfg)
+	if err != nil {
+		return w, err
+	}
+	return w, forward.Forward(w.Inputs, w.Outputs, w.Batch)
 }
 
 func (s *Spec) pairs() float64 {
