@@ -54,6 +54,9 @@ func generic() kernel.Ops {
 		AddOuter: func(g, p, x *float32, tiles, rows, w, pStep, panels, gStep, xStep int) {
 			addOuterGeneric(g, p, x, tiles*4, rows, w, pStep, panels, gStep, xStep, width)
 		},
+		Stored: [...]kernel.Stored{
+			storedGeneric(kernel.Float32), storedGeneric(kernel.BFloat16), storedGeneric(kernel.Float16),
+		},
 		AccumulateVisible: accumulateGeneric,
 	}
 }
@@ -501,6 +504,89 @@ func addOuterGeneric(g, p, x *float32, keys, rows, w, pStep, panels, gStep, xSte
 			}
 			for c, s := range sum {
 				at(g, panel*gStep+j*columns+c, 1)[0] += s
+			}
+		}
+	}
+}
+
+// storedGeneric is the loops over what is stored in format f.
+func storedGeneric(f kernel.Format) kernel.Stored {
+	return kernel.Stored{
+		Score: func(s, max, q *float32, k, _ *byte, dk, panels, rows, w int) {
+			scoreStoredGeneric(f, s, max, q, k, dk, panels, rows, w)
+		},
+		Accumulate: func(o, p, alpha *float32, v, _ *byte, n, step, panels, rows, w int) {
+			accumulateStoredGeneric(f, o, p, alpha, v, n, step, panels, rows, w)
+		},
+		Widen:  func(dst *float32, src *byte, n int) { widenGeneric(f, view(dst, n), src, 0) },
+		Narrow: func(dst *byte, src *float32, n int) { narrowGeneric(f, dst, view(src, n)) },
+	}
+}
+
+// widenGeneric fills dst from src, from element first on.
+func widenGeneric(f kernel.Format, dst []float32, src *byte, first int) {
+	from := unsafe.Add(unsafe.Pointer(src), first*f.Size())
+	if f == kernel.Float32 {
+		copy(dst, unsafe.Slice((*float32)(from), len(dst)))
+		return
+	}
+	for i, x := range unsafe.Slice((*uint16)(from), len(dst)) {
+		dst[i] = f.Widen32(x)
+	}
+}
+
+func narrowGeneric(f kernel.Format, dst *byte, src []float32) {
+	if f == kernel.Float32 {
+		copy(unsafe.Slice((*float32)(unsafe.Pointer(dst)), len(src)), src)
+		return
+	}
+	to := unsafe.Slice((*uint16)(unsafe.Pointer(dst)), len(src))
+	for i, x := range src {
+		to[i] = f.Narrow16(x)
+	}
+}
+
+// scoreStoredGeneric: k [panels][dk][Run], q [dk][w], s [panels*Run][w].
+func scoreStoredGeneric(f kernel.Format, s, max, q *float32, k *byte, dk, panels, rows, w int) {
+	var sums [kernel.MaxLanes][kernel.Run]float32
+	var keys [kernel.Run]float32
+	mx := view(max, w)
+	for panel := range panels {
+		clear(sums[:rows])
+		for c := range dk {
+			widenGeneric(f, keys[:], k, (panel*dk+c)*kernel.Run)
+			for r, x := range at(q, c*w, rows) {
+				kernel.AddScaled(sums[r][:], x, keys[:])
+			}
+		}
+		for r := range rows {
+			for j, x := range sums[r] {
+				at(s, (panel*kernel.Run+j)*w+r, 1)[0] = x
+				mx[r] = maxGeneric(x, mx[r])
+			}
+		}
+	}
+}
+
+// accumulateStoredGeneric: v [panels][n][Run], step keys between panels, p
+// [n][w], o [w][panels*Run].
+func accumulateStoredGeneric(f kernel.Format, o, p, alpha *float32, v *byte, n, step, panels, rows, w int) {
+	var values [kernel.Run]float32
+	for panel := range panels {
+		sum := func(r int) []float32 { return at(o, (r*panels+panel)*kernel.Run, kernel.Run) }
+		for r := range rows {
+			if alpha == nil {
+				clear(sum(r))
+				continue
+			}
+			for c := range sum(r) {
+				sum(r)[c] *= at(alpha, r, 1)[0]
+			}
+		}
+		for j := range n {
+			widenGeneric(f, values[:], v, (panel*step+j)*kernel.Run)
+			for r, x := range at(p, j*w, rows) {
+				kernel.AddScaled(sum(r), x, values[:])
 			}
 		}
 	}

@@ -155,6 +155,9 @@ type Ops struct {
 	// the tile [keys][w] that starts at p + i/w*pStep.
 	AddOuter func(g, p, x *float32, tiles, rows, w, pStep, panels, gStep, xStep int)
 
+	// Stored holds the loops over what is stored in each format.
+	Stored [Formats]Stored
+
 	// AccumulateVisible is Strip.Accumulate for a tile that is partly masked
 	// and whose V holds NaN or Inf: it leaves hidden keys out instead of
 	// multiplying them by zero. Rare, so that portable code does.

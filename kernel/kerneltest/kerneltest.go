@@ -42,6 +42,7 @@ func Run(t *testing.T, want, got *kernel.Ops) {
 		{"Score", s.score}, {"Accumulate", s.accumulate},
 		{"PackRows", s.packRows}, {"UnpackRows", s.unpackRows}, {"Dot", s.dot}, {"Gradient", s.gradients},
 		{"Hide", s.hide}, {"Uncap", s.uncap}, {"AddOuter", s.addOuter},
+		{"Stored.Score", s.storedScore}, {"Stored.Accumulate", s.storedAccumulate}, {"Widen", s.widen}, {"Narrow", s.narrow},
 	} {
 		t.Run(f.name, f.test)
 	}
