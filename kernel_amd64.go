@@ -22,7 +22,9 @@ func tables() []kernel.Ops {
 
 // hasAVX2 and hasAVX512 are the conjunction of what the tables' functions
 // require.
-func hasAVX2() bool { return cpu.X86.HasAVX && cpu.X86.HasAVX2 && cpu.X86.HasFMA && cpu.X86.HasBMI2 }
+func hasAVX2() bool {
+	return cpu.X86.HasAVX && cpu.X86.HasAVX2 && cpu.X86.HasFMA && cpu.X86.HasBMI2 && cpuHasF16C()
+}
 
 func hasAVX512() bool {
 	return hasAVX2() && cpu.X86.HasAVX512F && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ
@@ -51,6 +53,9 @@ func avx2Table() kernel.Ops {
 	t.Columns = 8
 	t.PackRows, t.UnpackRows, t.AddOuter = packRowsAVX2, unpackRowsAVX2, addOuterAVX2
 	t.Dot, t.Gradient, t.Hide, t.Uncap = dotAVX2, gradientAVX2, hideAVX2, uncapAVX2
+	t.Stored[kernel.Float32].Score, t.Stored[kernel.Float32].Accumulate = scoreF32AVX2, accumulateF32AVX2
+	t.Stored[kernel.BFloat16] = kernel.Stored{Score: scoreBF16AVX2, Accumulate: accumulateBF16AVX2, Widen: widenBF16, Narrow: narrowBF16}
+	t.Stored[kernel.Float16] = kernel.Stored{Score: scoreF16AVX2, Accumulate: accumulateF16AVX2, Widen: widenF16, Narrow: narrowF16}
 	return t
 }
 
@@ -70,5 +75,8 @@ func avx512Table() kernel.Ops {
 	t.Columns = 16
 	t.PackRows, t.UnpackRows, t.AddOuter = packRowsAVX512, unpackRowsAVX512, addOuterAVX512
 	t.Dot, t.Gradient, t.Hide, t.Uncap = dotAVX512, gradientAVX512, hideAVX512, uncapAVX512
+	t.Stored[kernel.Float32].Score, t.Stored[kernel.Float32].Accumulate = scoreF32AVX512, accumulateF32AVX512
+	t.Stored[kernel.BFloat16] = kernel.Stored{Score: scoreBF16AVX512, Accumulate: accumulateBF16AVX512, Widen: widenBF16, Narrow: narrowBF16}
+	t.Stored[kernel.Float16] = kernel.Stored{Score: scoreF16AVX512, Accumulate: accumulateF16AVX512, Widen: widenF16, Narrow: narrowF16}
 	return t
 }

@@ -17,7 +17,7 @@ import (
 func TestPredicatesNameWhatTheAssemblyRequires(t *testing.T) {
 	// CMOV and MMX+ (prefetching) are part of every amd64 processor. AVX-512
 	// instructions on Y and X registers would add AVX512VL.
-	avx2 := []string{"AVX", "AVX2", "FMA3", "BMI2", "CMOV", "MMX+"}
+	avx2 := []string{"AVX", "AVX2", "FMA3", "BMI2", "F16C", "CMOV", "MMX+", "CPUID"}
 	avx512 := append([]string{"AVX512F", "AVX512VL", "AVX512BW", "AVX512DQ"}, avx2...)
 	text, err := os.ReadFile("kernel_amd64.s")
 	require.NoError(t, err)

@@ -114,6 +114,36 @@ func packRowsAVX2(dst *float32, src *float32, off *int, n int, d int, step int) 
 //go:noescape
 func unpackRowsAVX2(dst *float32, off *int, src *float32, n int, d int, step int, mul float32)
 
+// scoreF32AVX2 is Stored.Score; works like scoreStoredGeneric.
+//
+//go:noescape
+func scoreF32AVX2(s *float32, max *float32, q *float32, k *byte, next *byte, dk int, panels int, rows int, w int)
+
+// accumulateF32AVX2 is Stored.Accumulate; works like accumulateStoredGeneric.
+//
+//go:noescape
+func accumulateF32AVX2(o *float32, p *float32, alpha *float32, v *byte, next *byte, n int, step int, panels int, rows int, w int)
+
+// scoreBF16AVX2 is Stored.Score; works like scoreStoredGeneric.
+//
+//go:noescape
+func scoreBF16AVX2(s *float32, max *float32, q *float32, k *byte, next *byte, dk int, panels int, rows int, w int)
+
+// accumulateBF16AVX2 is Stored.Accumulate; works like accumulateStoredGeneric.
+//
+//go:noescape
+func accumulateBF16AVX2(o *float32, p *float32, alpha *float32, v *byte, next *byte, n int, step int, panels int, rows int, w int)
+
+// scoreF16AVX2 is Stored.Score; works like scoreStoredGeneric.
+//
+//go:noescape
+func scoreF16AVX2(s *float32, max *float32, q *float32, k *byte, next *byte, dk int, panels int, rows int, w int)
+
+// accumulateF16AVX2 is Stored.Accumulate; works like accumulateStoredGeneric.
+//
+//go:noescape
+func accumulateF16AVX2(o *float32, p *float32, alpha *float32, v *byte, next *byte, n int, step int, panels int, rows int, w int)
+
 // scoreAVX512_48 is Strip.Score for 48 lanes; works like scoreGeneric.
 //
 //go:noescape
@@ -224,6 +254,36 @@ func packRowsAVX512(dst *float32, src *float32, off *int, n int, d int, step int
 //go:noescape
 func unpackRowsAVX512(dst *float32, off *int, src *float32, n int, d int, step int, mul float32)
 
+// scoreF32AVX512 is Stored.Score; works like scoreStoredGeneric.
+//
+//go:noescape
+func scoreF32AVX512(s *float32, max *float32, q *float32, k *byte, next *byte, dk int, panels int, rows int, w int)
+
+// accumulateF32AVX512 is Stored.Accumulate; works like accumulateStoredGeneric.
+//
+//go:noescape
+func accumulateF32AVX512(o *float32, p *float32, alpha *float32, v *byte, next *byte, n int, step int, panels int, rows int, w int)
+
+// scoreBF16AVX512 is Stored.Score; works like scoreStoredGeneric.
+//
+//go:noescape
+func scoreBF16AVX512(s *float32, max *float32, q *float32, k *byte, next *byte, dk int, panels int, rows int, w int)
+
+// accumulateBF16AVX512 is Stored.Accumulate; works like accumulateStoredGeneric.
+//
+//go:noescape
+func accumulateBF16AVX512(o *float32, p *float32, alpha *float32, v *byte, next *byte, n int, step int, panels int, rows int, w int)
+
+// scoreF16AVX512 is Stored.Score; works like scoreStoredGeneric.
+//
+//go:noescape
+func scoreF16AVX512(s *float32, max *float32, q *float32, k *byte, next *byte, dk int, panels int, rows int, w int)
+
+// accumulateF16AVX512 is Stored.Accumulate; works like accumulateStoredGeneric.
+//
+//go:noescape
+func accumulateF16AVX512(o *float32, p *float32, alpha *float32, v *byte, next *byte, n int, step int, panels int, rows int, w int)
+
 // packV4 is Ops.PackV for panels of 4 channels; works like packVGeneric.
 //
 //go:noescape
@@ -248,3 +308,26 @@ func bitsAVX2(words *uint32, src *bool, off *int, n int, w int)
 //
 //go:noescape
 func scatterAVX(dst *float32, off *int, src *float32, inv *float32, n int, w int)
+
+// widenBF16 is Stored.Widen; works like widenGeneric.
+//
+//go:noescape
+func widenBF16(dst *float32, src *byte, n int)
+
+// narrowBF16 is Stored.Narrow; works like narrowGeneric.
+//
+//go:noescape
+func narrowBF16(dst *byte, src *float32, n int)
+
+// widenF16 is Stored.Widen; works like widenGeneric.
+//
+//go:noescape
+func widenF16(dst *float32, src *byte, n int)
+
+// narrowF16 is Stored.Narrow; works like narrowGeneric.
+//
+//go:noescape
+func narrowF16(dst *byte, src *float32, n int)
+
+// cpuHasF16C reports whether the processor converts float16.
+func cpuHasF16C() (has bool)

@@ -37,6 +37,10 @@ func main() {
 		g.uncap()
 		g.addOuter()
 		g.packRows()
+		for _, f := range []format{float32s, bfloat16s, float16s} {
+			g.scoreStored(f)
+			g.accumulateStored(f)
+		}
 	}
 	g := &gen{Context: c, isa: avx2, data: data}
 	g.packV(4)
@@ -44,6 +48,11 @@ func main() {
 	g.gather()
 	g.bits()
 	g.scatter()
+	for _, f := range []format{bfloat16s, float16s} {
+		g.widenStored(f)
+		g.narrowStored(f)
+	}
+	g.hasF16C()
 	if err := output.Generate(c, "../kernel_amd64.s", "../stubs_amd64.go", "attention", "go -C asm run ./kernels"); err != nil {
 		log.Fatal(err)
 	}
