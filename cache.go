@@ -21,9 +21,10 @@ type CacheConfig struct {
 	PageKeys int
 	// Pages is the number of pages there are, for all sequences together.
 	Pages int
-	// Kernel is that of the operators that use the cache, which packs keys and
-	// values as that kernel wants them; empty means the fastest.
-	Kernel string
+	// Format is how keys and values are stored: 16 bits halve the memory, and the
+	// time of decoding, which is that of reading it. They are rounded half to even
+	// when they are appended.
+	Format Format
 }
 
 // Cache holds the keys and values of sequences that grow token by token (a "KV
@@ -35,12 +36,11 @@ type CacheConfig struct {
 type Cache struct {
 	cfg CacheConfig
 	ops *kernel.Ops
-	// Pages: of each head K in panels [key/Panel][channel][Panel], V in panels
-	// [channel/Panel][key][Panel], vStep elements apart, and whether all values are
-	// finite.
-	k, v                []float32
-	finite              []bool
-	kHead, vHead, vStep int // elements of a head of a page, and between panels of V
+	// Pages: of each head K in panels [key/Run][channel][Run], V in panels
+	// [channel/Run][key][Run], and whether all values are finite.
+	k, v         []byte
+	finite       []bool
+	kHead, vHead int // bytes of a head of a page
 
 	mu   sync.Mutex
 	free []int32
@@ -49,10 +49,6 @@ type Cache struct {
 
 // ErrCacheFull says that a cache has too few free pages left.
 var ErrCacheFull = errors.New("the cache is full")
-
-// cacheRun is what the keys of a page are a multiple of, so that the panels of
-// every kernel end with a page.
-const cacheRun = 16
 
 // NewCache allocates a cache, or returns an error that names the field of cfg
 // that is wrong.
@@ -71,8 +67,8 @@ func NewCache(cfg CacheConfig) (*Cache, error) {
 			return nil, fmt.Errorf("attention: %s: %d, must be from 1 to %d", f.name, f.n, maxDim)
 		}
 	}
-	if cfg.PageKeys%cacheRun != 0 {
-		return nil, fmt.Errorf("attention: PageKeys: %d, must be a multiple of %d", cfg.PageKeys, cacheRun)
+	if cfg.PageKeys%kernel.Run != 0 {
+		return nil, fmt.Errorf("attention: PageKeys: %d, must be a multiple of %d", cfg.PageKeys, kernel.Run)
 	}
 	if cfg.Pages < 0 || cfg.Pages > math.MaxInt32 {
 		return nil, fmt.Errorf("attention: Pages: %d, must be from 0 to %d", cfg.Pages, math.MaxInt32)
@@ -82,16 +78,18 @@ func NewCache(cfg CacheConfig) (*Cache, error) {
 		return nil, fmt.Errorf("attention: Pages: %d pages of %d keys, %d heads and %d and %d channels are too large",
 			cfg.Pages, cfg.PageKeys, cfg.KVHeads, cfg.HeadDim, cfg.ValueDim)
 	}
-	ops, err := table(cfg.Kernel)
+	if cfg.Format >= Format(kernel.Formats) {
+		return nil, fmt.Errorf("attention: Format: %d is not a format", cfg.Format)
+	}
+	ops, err := table("")
 	if err != nil {
 		return nil, err
 	}
-	c := &Cache{cfg: cfg, ops: ops, kHead: cfg.PageKeys * cfg.HeadDim}
-	// A cache line more, so that panels do not fall into the same cache sets.
-	c.vStep = cfg.PageKeys*ops.Panel + 16
-	c.vHead = (cfg.ValueDim + ops.Panel - 1) / ops.Panel * c.vStep
+	c := &Cache{cfg: cfg, ops: ops}
+	c.kHead = cfg.PageKeys * cfg.HeadDim * kernel.Format(cfg.Format).Size()
+	c.vHead = cfg.PageKeys * roundUp(cfg.ValueDim, kernel.Run) * kernel.Format(cfg.Format).Size()
 	heads := cfg.Pages * cfg.KVHeads
-	c.k, c.v, c.finite = make([]float32, heads*c.kHead), make([]float32, heads*c.vHead), make([]bool, heads)
+	c.k, c.v, c.finite = make([]byte, heads*c.kHead), make([]byte, heads*c.vHead), make([]bool, heads)
 	c.refs, c.free = make([]int32, cfg.Pages), make([]int32, cfg.Pages)
 	for i := range c.free {
 		c.free[i] = int32(cfg.Pages - 1 - i)
@@ -114,9 +112,10 @@ func (c *Cache) take(pages []int32, n int) ([]int32, error) {
 		return pages, fmt.Errorf("attention: Cache: needs %d pages more, %d of %d are free: %w", n, len(c.free), c.cfg.Pages, ErrCacheFull)
 	}
 	from := len(c.free) - n
-	for _, p := range c.free[from:] {
-		c.refs[p] = 1
-		pages = append(pages, p)
+	// From the end, so that what is taken together lies together as long as it can.
+	for i := len(c.free) - 1; i >= from; i-- {
+		c.refs[c.free[i]] = 1
+		pages = append(pages, c.free[i])
 	}
 	c.free = c.free[:from]
 	return pages, nil
@@ -149,27 +148,6 @@ func (c *Cache) shared(p int32) bool {
 	return c.refs[p] > 1
 }
 
-// write packs n keys and values of a head into a page, from key at on.
-func (c *Cache) write(page int32, head, at, n int, k, v []float32, kStride, vStride int) {
-	i, d, panel := int(page)*c.cfg.KVHeads+head, c.cfg.HeadDim, c.ops.Panel
-	to := c.k[i*c.kHead : (i+1)*c.kHead]
-	for j := 0; j < n; {
-		if whole := (n - j) / panel * panel; (at+j)%panel == 0 && whole > 0 {
-			c.ops.PackK(&to[(at+j)*d], &k[j*kStride], kStride, whole, d)
-			j += whole
-			continue
-		}
-		// A key of a panel that is not packed as a whole.
-		place := to[(at+j)/panel*panel*d+(at+j)%panel:]
-		for ch, x := range k[j*kStride:][:d] {
-			place[ch*panel] = x
-		}
-		j++
-	}
-	finite := c.ops.PackV(&c.v[i*c.vHead+at*panel], &v[0], vStride, n, c.cfg.ValueDim, c.vStep)
-	c.finite[i] = finite && (at == 0 || c.finite[i])
-}
-
 // copyPage copies a page.
 func (c *Cache) copyPage(to, from int32) {
 	heads := c.cfg.KVHeads
@@ -181,9 +159,10 @@ func (c *Cache) copyPage(to, from int32) {
 
 // CachedSequence is the keys and values of one sequence in a [Cache].
 type CachedSequence struct {
-	cache *Cache
-	pages []int32
-	n     int
+	cache   *Cache
+	pages   []int32
+	n       int
+	scratch writer
 }
 
 // NewSequence returns an empty sequence.
@@ -214,16 +193,7 @@ func (s *CachedSequence) Append(k, v Tensor, n int) error {
 	if err := s.grow(n); err != nil {
 		return err
 	}
-	size := c.cfg.PageKeys
-	for t := 0; t < n; {
-		page, at := s.pages[(s.n+t)/size], (s.n+t)%size
-		run := min(size-at, n-t)
-		for h := range c.cfg.KVHeads {
-			c.write(page, h, at, run, k.Data[t*k.TokenStride+h*k.HeadStride:], v.Data[t*v.TokenStride+h*v.HeadStride:],
-				k.TokenStride, v.TokenStride)
-		}
-		t += run
-	}
+	s.write(&k, &v, n)
 	s.n += n
 	return nil
 }
@@ -319,9 +289,6 @@ func (c *call) checkCached(in *Inputs, batch *Batch, sequences []*CachedSequence
 			return fmt.Errorf("attention: sequences: entry %d has %d heads of %d and %d channels, must have %d of %d and %d",
 				b, x.KVHeads, x.HeadDim, x.ValueDim, cfg.KVHeads, cfg.HeadDim, cfg.ValueDim)
 		}
-		if s.cache.ops.Name != c.op.ops.Name {
-			return fmt.Errorf("attention: sequences: entry %d is in a cache for the kernel %s, the operator's is %s", b, s.cache.ops.Name, c.op.ops.Name)
-		}
 		c.cuK = append(c.cuK, c.cuK[b]+s.n)
 	}
 	if len(batch.CuQ) > 0 {
@@ -334,7 +301,7 @@ func (c *call) checkCached(in *Inputs, batch *Batch, sequences []*CachedSequence
 func (s *CachedSequence) view(kv int) kernel.Pages {
 	c, heads := s.cache, s.cache.cfg.KVHeads
 	return kernel.Pages{
-		K: c.k[kv*c.kHead:], V: c.v[kv*c.vHead:], Finite: c.finite[kv:], Table: s.pages,
-		Keys: c.cfg.PageKeys, KPage: heads * c.kHead, VPage: heads * c.vHead, VStep: c.vStep, FStride: heads,
+		Format: kernel.Format(c.cfg.Format), K: c.k[kv*c.kHead:], V: c.v[kv*c.vHead:], Finite: c.finite[kv:], Table: s.pages,
+		Keys: c.cfg.PageKeys, KPage: heads * c.kHead, VPage: heads * c.vHead, FStride: heads,
 	}
 }

@@ -33,7 +33,7 @@ const cacheHeads, cacheDim, cacheValueDim = 2, 8, 5
 
 func newCacheTest(t *testing.T, r *rand.Rand, kernel string, page, pages int) *cacheTest {
 	c, err := attention.NewCache(attention.CacheConfig{
-		KVHeads: cacheHeads, HeadDim: cacheDim, ValueDim: cacheValueDim, PageKeys: page, Pages: pages, Kernel: kernel,
+		KVHeads: cacheHeads, HeadDim: cacheDim, ValueDim: cacheValueDim, PageKeys: page, Pages: pages,
 	})
 	require.NoError(t, err)
 	return &cacheTest{T: t, Rand: r, cache: c, page: page, total: pages}
@@ -155,7 +155,7 @@ func TestCachePrefillAndDecode(t *testing.T) {
 	p.cfg.Mask = attention.Causal()
 	want := p.run(t, "generic", 1)
 	perKernel(t, func(t *testing.T, kernel string) {
-		cache, err := attention.NewCache(attention.CacheConfig{KVHeads: 2, HeadDim: 16, PageKeys: 64, Pages: n/64 + 1, Kernel: kernel})
+		cache, err := attention.NewCache(attention.CacheConfig{KVHeads: 2, HeadDim: 16, PageKeys: 64, Pages: n/64 + 1})
 		require.NoError(t, err)
 		s := cache.NewSequence()
 		op := operator(t, p, kernel, 2)
@@ -201,7 +201,7 @@ func TestCacheErrors(t *testing.T) {
 		"HeadDim":  func(c *attention.CacheConfig) { c.HeadDim = -1 },
 		"ValueDim": func(c *attention.CacheConfig) { c.ValueDim = -1 },
 		"PageKeys": func(c *attention.CacheConfig) { c.PageKeys = 24 },
-		"Kernel":   func(c *attention.CacheConfig) { c.Kernel = "abacus" },
+		"Format":   func(c *attention.CacheConfig) { c.Format = 3 },
 		"Pages":    func(c *attention.CacheConfig) { c.Pages = 1 << 30; c.HeadDim = 1 << 20 },
 	} {
 		c := good
@@ -223,10 +223,6 @@ func TestCacheErrors(t *testing.T) {
 
 	other, err := attention.NewCache(attention.CacheConfig{KVHeads: 1, HeadDim: 8, ValueDim: 6, Pages: 1})
 	require.NoError(t, err)
-	generic := good
-	generic.Kernel = "generic"
-	foreign, err := attention.NewCache(generic)
-	require.NoError(t, err)
 	for _, x := range []struct {
 		name string
 		says []string
@@ -237,13 +233,9 @@ func TestCacheErrors(t *testing.T) {
 		{"sequences missing", []string{"sequences", "1", "2"}, func(_ *badCall, s *[]*attention.CachedSequence) { *s = (*s)[:1] }},
 		{"a sequence nil", []string{"sequences", "entry 1", "nil"}, func(_ *badCall, s *[]*attention.CachedSequence) { (*s)[1] = nil }},
 		{"another shape", []string{"sequences", "entry 0", "1 heads"}, func(_ *badCall, s *[]*attention.CachedSequence) { (*s)[0] = other.NewSequence() }},
-		{"another kernel", []string{"sequences", "entry 0", "generic"}, func(_ *badCall, s *[]*attention.CachedSequence) { (*s)[0] = foreign.NewSequence() }},
 		{"Q too short", []string{"Q", "159", "160"}, func(c *badCall, _ *[]*attention.CachedSequence) { c.in.Q.Data = c.in.Q.Data[:159] }},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			if x.name == "another kernel" && len(attention.Kernels()) == 1 {
-				t.Skip("there is one kernel only")
-			}
 			c := newBadCall()
 			c.in.K, c.in.V, c.batch.CuK = attention.Tensor{}, attention.Tensor{}, nil
 			seqs := []*attention.CachedSequence{s, s.Fork()}

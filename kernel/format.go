@@ -83,3 +83,17 @@ func (f Format) Narrow16(x float32) uint16 {
 	}
 	return sign | uint16((abs-(127-15)<<23+0xFFF+abs>>13&1)>>13)
 }
+
+// Finite reports whether no bfloat16 or float16 is an infinity or NaN.
+func (f Format) Finite(x []uint16) bool {
+	exponent := uint16(0x7F80)
+	if f == Float16 {
+		exponent = 0x7C00
+	}
+	for _, v := range x {
+		if v&exponent == exponent {
+			return false
+		}
+	}
+	return true
+}

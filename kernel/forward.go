@@ -32,6 +32,11 @@ type pass struct {
 	vBlock  int // elements of one block of packed V
 	perHead bool
 	held    int // keys whose panels are held at a time
+	// A task of few rows reads stored keys and values as they are, unless a value is
+	// not finite.
+	few    bool
+	unit   int     // keys of a panel as Score reads them
+	stored *Stored // the loops over t.Pages, if there are any
 	// In the backward pass tiles end with a panel or with the sequence, rows whose
 	// LSE is -Inf see nothing, and logits are kept as they are after a softcap.
 	back bool
@@ -42,10 +47,17 @@ func newPass(ops *Ops, ws *Workspace, t *Task) pass {
 	for r := range ws.one {
 		ws.one[r] = 1
 	}
-	return pass{
+	p := pass{
 		Ops: ops, Workspace: ws, t: t, inGroup: ops.groupStrips(),
-		panels: panels, vBlock: panels * ops.vStep(), perHead: t.Mask.perHead(), held: SpanKeys,
+		panels: panels, vBlock: panels * ops.vStep(), perHead: t.Mask.perHead(), held: SpanKeys, unit: ops.Panel,
 	}
+	if x := &t.Pages; x.Table != nil {
+		p.stored = &ops.Stored[x.Format]
+		if t.Last-t.First <= fewRows && x.finite() {
+			p.few, p.unit = true, Run
+		}
+	}
+	return p
 }
 
 // Forward computes the rows of t.
@@ -151,6 +163,11 @@ func (p *pass) reserve(lanes, widest int) {
 	if t.Bias.Data != nil {
 		ws.bias = grow(ws.bias, BlockKeys*widest)
 	}
+	if p.few {
+		ws.rows = grow(ws.rows, lanes*padded(t.DV, Run))
+	} else if p.stored != nil {
+		ws.wide = grow(ws.wide, max(t.DK, BlockKeys)*Run)
+	}
 	if t.Dropout != nil {
 		ws.key, ws.threshold, ws.keep = grow(ws.key, lanes), grow(ws.threshold, lanes), grow(ws.keep, lanes)
 	}
@@ -233,7 +250,11 @@ func (p *pass) runSpan(group []strip, span, hi int) {
 		}
 	}
 	for i := range group {
-		p.foldSpan(&group[i], i)
+		s := &group[i]
+		if p.few {
+			p.fromRows(s, i, span)
+		}
+		p.foldSpan(s, i)
 	}
 }
 
@@ -283,11 +304,14 @@ func (p *pass) tile(s *strip, i, span, b, end int) {
 	if c.from >= c.to {
 		return
 	}
-	if t.Pages.Table == nil {
+	if !p.few {
 		p.pack(b%SpanKeys/BlockKeys, b, end)
 	}
 	for r := range w {
 		p.max[r] = float32(math.Inf(-1))
+		if p.few && r >= s.rows {
+			p.max[r] = float32(math.Inf(1)) // what the lane holds gives zeros
+		}
 	}
 	p.logits(p.s, s, &c, b, c.from, c.full, true)
 	p.logits(p.s, s, &c, b, c.full, c.rest, false)
@@ -302,17 +326,16 @@ func (p *pass) tile(s *strip, i, span, b, end int) {
 	if empty {
 		alpha = nil
 	}
-	for j := c.from; j < c.to; {
-		run, prob := p.together(j, c.to), &p.s[(j-c.from)*w]
-		v, step, finite := p.valuesAt(b, j)
-		if !finite && c.rest-c.full < n {
-			p.wordsOf(s, &c, j, j+run)
-			p.AccumulateVisible(o, v, prob, alpha, &p.words[0], run, step, p.panels, p.Panel, w)
-		} else {
-			s.loops.Accumulate(o, v, prob, alpha, run, step, p.panels)
-		}
-		alpha = &p.one[0]
-		j += run
+	if p.few {
+		p.accumulateStored(s, &c, b, alpha)
+		return
+	}
+	v, finite := p.valuesAt(b, c.from)
+	if !finite && c.rest-c.full < n {
+		p.wordsOf(s, &c, c.from, c.to)
+		p.AccumulateVisible(o, v, &p.s[0], alpha, &p.words[0], n, p.vStep(), p.panels, p.Panel, w)
+	} else {
+		s.loops.Accumulate(o, v, &p.s[0], alpha, n, p.vStep(), p.panels)
 	}
 }
 
@@ -330,16 +353,16 @@ func (p *pass) cut(s *strip, b, end int) cuts {
 	if c.from >= c.to {
 		return c
 	}
-	c.from -= (c.from - b) % p.Panel
+	c.from -= (c.from - b) % p.unit
 	if p.back {
-		c.to = min(b+padded(c.to-b, p.Panel), end)
+		c.to = min(b+padded(c.to-b, p.unit), end)
 	}
-	c.full = min(b+padded(max(c.from, s.fullLo)-b, p.Panel), c.to)
+	c.full = min(b+padded(max(c.from, s.fullLo)-b, p.unit), c.to)
 	c.rest = min(c.to, s.fullHi)
 	if c.rest < end || p.t.Pages.Table != nil {
 		// A panel that is cut short holds real keys that not all lanes see, and
 		// the maximum that Score takes would include them.
-		c.rest -= (c.rest - b) % p.Panel
+		c.rest -= (c.rest - b) % p.unit
 	}
 	c.rest = max(c.rest, c.full)
 	if !p.t.Mask.intervals() {
@@ -388,11 +411,11 @@ func (p *pass) logits(tile []float32, s *strip, c *cuts, b, a, z int, masked boo
 		return &p.unused[0]
 	}
 	softcap, alibi, bias := t.Score.softcap > 0, t.Slopes != nil, t.Bias.Data != nil
-	for j := a; j < z; {
-		run := p.together(j, z)
-		s.loops.Score(&tile[(j-c.from)*w], maximum(!softcap && !alibi && !bias && !masked),
-			p.keysAt(b, j), &p.q[s.q], t.DK, (run+p.Panel-1)/p.Panel)
-		j += run
+	max := maximum(!softcap && !alibi && !bias && !masked)
+	if p.few {
+		p.scoreStored(s, c, max, a, z)
+	} else {
+		s.loops.Score(part, max, p.keysAt(b, a), &p.q[s.q], t.DK, (n+p.Panel-1)/p.Panel)
 	}
 	mul := t.Score.mul
 	if softcap {
@@ -479,37 +502,24 @@ func (p *pass) pack(block, b, end int) {
 	}
 	t := p.t
 	p.packed[block] = true
-	p.PackK(&p.k[block*BlockKeys*t.DK], &t.K.Data[b*t.K.Row], t.K.Row, end-b, t.DK)
-	p.finite[block] = p.PackV(&p.v[block*p.vBlock], &t.V.Data[b*t.V.Row], t.V.Row, end-b, t.DV, p.vStep())
-}
-
-// together is how many of the keys j <= … < end lie together: all, or those of
-// one page.
-func (p *pass) together(j, end int) int {
-	if x := &p.t.Pages; x.Table != nil {
-		return min(end-j, x.Keys-j%x.Keys)
+	k, v := p.k[block*BlockKeys*t.DK:], p.v[block*p.vBlock:]
+	if p.stored != nil {
+		p.finite[block] = p.unpack(k, v, b, end)
+		return
 	}
-	return end - j
+	p.PackK(&k[0], &t.K.Data[b*t.K.Row], t.K.Row, end-b, t.DK)
+	p.finite[block] = p.PackV(&v[0], &t.V.Data[b*t.V.Row], t.V.Row, end-b, t.DV, p.vStep())
 }
 
 // keysAt is packed K from key j on, the start of a panel in the block that
 // starts at b.
-func (p *pass) keysAt(b, j int) *float32 {
-	if x := &p.t.Pages; x.Table != nil {
-		return &x.K[int(x.Table[j/x.Keys])*x.KPage+j%x.Keys*p.t.DK]
-	}
-	return &p.k[(b%p.held+j-b)*p.t.DK]
-}
+func (p *pass) keysAt(b, j int) *float32 { return &p.k[(b%p.held+j-b)*p.t.DK] }
 
-// valuesAt is packed V from key j on, how far its panels are apart, and whether
-// all values of the block or page are finite.
-func (p *pass) valuesAt(b, j int) (v *float32, step int, finite bool) {
-	if x := &p.t.Pages; x.Table != nil {
-		page := int(x.Table[j/x.Keys])
-		return &x.V[page*x.VPage+j%x.Keys*p.Panel], x.VStep, x.Finite[page*x.FStride]
-	}
+// valuesAt is packed V from key j on, and whether all values of the block are
+// finite.
+func (p *pass) valuesAt(b, j int) (v *float32, finite bool) {
 	block := b % p.held / BlockKeys
-	return &p.v[block*p.vBlock+(j-b)*p.Panel], p.vStep(), p.finite[block]
+	return &p.v[block*p.vBlock+(j-b)*p.Panel], p.finite[block]
 }
 
 // finish writes the rows of s.

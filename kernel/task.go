@@ -9,17 +9,41 @@ type Rows struct {
 	Row, Head int
 }
 
-// Pages are keys and values that are packed already, in pages of Keys keys: key
-// j is key j%Keys of page Table[j/Keys]. A page holds K in panels, and V in
-// panels VStep elements apart; pages are KPage and VPage elements apart. Finite
-// says of a page, FStride elements from the last, that all its values are. Keys
-// is a multiple of 16, and so of every table's panel.
+// Pages are keys and values that are stored already, in pages of Keys keys, a
+// multiple of Run: key j is key j%Keys of page Table[j/Keys]. A page holds K in
+// panels [key/Run][channel][Run] and V in panels [channel/Run][key][Run]; pages are
+// KPage and VPage bytes apart. Finite says of a page, FStride elements from the
+// last, that all its values are.
 type Pages struct {
-	K, V                      []float32
-	Finite                    []bool
-	Table                     []int32
-	Keys, KPage, VPage, VStep int
-	FStride                   int
+	Format             Format
+	K, V               []byte
+	Finite             []bool
+	Table              []int32
+	Keys, KPage, VPage int
+	FStride            int
+}
+
+// keys is where stored K goes on from key j, the start of a panel of dk channels.
+func (x *Pages) keys(j, dk int) *byte {
+	return &x.K[int(x.Table[j/x.Keys])*x.KPage+j%x.Keys*dk*x.Format.Size()]
+}
+
+// values is where a panel of stored V goes on from key j.
+func (x *Pages) values(j, panel int) *byte {
+	return &x.V[int(x.Table[j/x.Keys])*x.VPage+(panel*x.Keys+j%x.Keys)*Run*x.Format.Size()]
+}
+
+// together is how many of the keys j <= ... < end lie in one page.
+func (x *Pages) together(j, end int) int { return min(end-j, x.Keys-j%x.Keys) }
+
+// finite reports whether all values are.
+func (x *Pages) finite() bool {
+	for _, page := range x.Table {
+		if !x.Finite[int(page)*x.FStride] {
+			return false
+		}
+	}
+	return true
 }
 
 // Dropout is the part of the public hash that a task needs: Key is the hash of

@@ -25,6 +25,8 @@ type Workspace struct {
 	q      []float32 // [dk][w] a strip
 	o      []float32 // [dv panels][w] a strip
 	o2     []float32 // like o, the span at hand of one group of strips
+	rows   []float32 // [dv] a lane: o of the span at hand, if rows are few
+	wide   []float32 // a stored panel of K or V as float32
 
 	// One element a lane of the task.
 	lanes        []lane

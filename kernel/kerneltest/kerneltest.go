@@ -55,8 +55,8 @@ func (s *suite) shape(t *testing.T) {
 	if s.got.Name == "" {
 		t.Error("the table has no name")
 	}
-	if p := s.got.Panel; p < 1 || kernel.BlockKeys%p != 0 {
-		t.Errorf("Panel is %d, must divide a block of %d keys", p, kernel.BlockKeys)
+	if p := s.got.Panel; p < 1 || kernel.Run%p != 0 {
+		t.Errorf("Panel is %d, must divide a run of %d keys", p, kernel.Run)
 	}
 	if len(s.got.Strips) == 0 {
 		t.Fatal("there are no strips")
