@@ -52,6 +52,7 @@ func main() {
 	c.ConstraintExpr("amd64,!purego,!noasm")
 	loop(c, avx2)
 	loop(c, avx512)
+	stream(c)
 	if err := output.Generate(c, "../internal/peak/peak_amd64.s", "../internal/peak/stubs_amd64.go", "peak", "go -C asm run ./peak"); err != nil {
 		log.Fatal(err)
 	}
@@ -87,6 +88,46 @@ func loop(c *build.Context, v isa) {
 		c.VADDPS(a, v.acc[0], v.acc[0])
 	}
 	c.VMOVSS(reg.X0, operand.NewParamAddr("sum", 8))
+	c.VZEROUPPER()
+	c.RET()
+}
+
+// stream declares func streamAVX(data *byte, lines, ahead int) (sum float32).
+func stream(c *build.Context) {
+	const unroll = 4
+	c.Function("streamAVX")
+	c.Attributes(attr.NOSPLIT)
+	c.SignatureExpr("func(data *byte, lines, ahead int) (sum float32)")
+	c.Doc(
+		fmt.Sprintf("streamAVX reads lines of 64 bytes, a multiple of %d, fetching those that lie ahead bytes", unroll),
+		"further on. sum depends on all of them.",
+	)
+	c.Pragma("noescape")
+	p, n, ahead := c.Load(c.Param("data"), reg.RDI), c.Load(c.Param("lines"), reg.RCX), c.Load(c.Param("ahead"), reg.RSI)
+	acc := avx2.acc[:2*unroll]
+	for _, a := range acc {
+		c.VXORPS(a, a, a)
+	}
+	c.SHRQ(operand.U8(2), n)
+	c.JZ(operand.LabelRef("done"))
+
+	c.Label("loop")
+	for i := range unroll {
+		c.PREFETCHT0(operand.Mem{Base: p, Index: ahead, Scale: 1, Disp: 64 * i})
+		for j := range 2 {
+			a := acc[2*i+j]
+			c.VXORPS(operand.Mem{Base: p, Disp: 64*i + 32*j}, a, a)
+		}
+	}
+	c.ADDQ(operand.U32(64*unroll), p)
+	c.DECQ(n)
+	c.JNZ(operand.LabelRef("loop"))
+
+	c.Label("done")
+	for _, a := range acc[1:] {
+		c.VXORPS(a, acc[0], acc[0])
+	}
+	c.VMOVSS(reg.X0, operand.NewParamAddr("sum", 24))
 	c.VZEROUPPER()
 	c.RET()
 }

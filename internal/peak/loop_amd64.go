@@ -15,3 +15,13 @@ func assembly(kernel string) (loop, int) {
 	}
 	return nil, 0
 }
+
+// readLines reads lines of 64 bytes, fetching those that lie ahead bytes further
+// on unless that is 0.
+func readLines(data *byte, lines, ahead int) {
+	if cpu.X86.HasAVX {
+		streamAVX(data, lines, ahead)
+	} else {
+		readGeneric(data, lines)
+	}
+}

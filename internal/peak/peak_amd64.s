@@ -157,3 +157,49 @@ done:
 	VMOVSS X0, sum+8(FP)
 	VZEROUPPER
 	RET
+
+// func streamAVX(data *byte, lines int, ahead int) (sum float32)
+// Requires: AVX, MMX+
+TEXT ·streamAVX(SB), NOSPLIT, $0-28
+	MOVQ   data+0(FP), DI
+	MOVQ   lines+8(FP), CX
+	MOVQ   ahead+16(FP), SI
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	SHRQ   $0x02, CX
+	JZ     done
+
+loop:
+	PREFETCHT0 (DI)(SI*1)
+	VXORPS     (DI), Y0, Y0
+	VXORPS     32(DI), Y1, Y1
+	PREFETCHT0 64(DI)(SI*1)
+	VXORPS     64(DI), Y2, Y2
+	VXORPS     96(DI), Y3, Y3
+	PREFETCHT0 128(DI)(SI*1)
+	VXORPS     128(DI), Y4, Y4
+	VXORPS     160(DI), Y5, Y5
+	PREFETCHT0 192(DI)(SI*1)
+	VXORPS     192(DI), Y6, Y6
+	VXORPS     224(DI), Y7, Y7
+	ADDQ       $0x00000100, DI
+	DECQ       CX
+	JNZ        loop
+
+done:
+	VXORPS Y1, Y0, Y0
+	VXORPS Y2, Y0, Y0
+	VXORPS Y3, Y0, Y0
+	VXORPS Y4, Y0, Y0
+	VXORPS Y5, Y0, Y0
+	VXORPS Y6, Y0, Y0
+	VXORPS Y7, Y0, Y0
+	VMOVSS X0, sum+24(FP)
+	VZEROUPPER
+	RET

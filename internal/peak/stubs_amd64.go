@@ -15,3 +15,9 @@ func fmaPeakAVX2(iters int) (sum float32)
 //
 //go:noescape
 func fmaPeakAVX512(iters int) (sum float32)
+
+// streamAVX reads lines of 64 bytes, a multiple of 4, fetching those that lie ahead bytes
+// further on. sum depends on all of them.
+//
+//go:noescape
+func streamAVX(data *byte, lines int, ahead int) (sum float32)
