@@ -25,5 +25,8 @@ func neonTable() kernel.Ops {
 	t.Softmax, t.Dropout, t.Fold, t.LogSum = softmaxNEON, dropoutNEON, foldNEON, logSumNEON
 	t.PackRows, t.UnpackRows, t.AddOuter = packRowsNEON, unpackRowsNEON, addOuterNEON
 	t.Dot, t.Gradient, t.Hide, t.Uncap = dotNEON, gradientNEON, hideNEON, uncapNEON
+	t.Stored[kernel.Float32].Score, t.Stored[kernel.Float32].Accumulate = scoreF32NEON, accumulateF32NEON
+	t.Stored[kernel.BFloat16] = kernel.Stored{Score: scoreBF16NEON, Accumulate: accumulateBF16NEON, Widen: widenBF16NEON, Narrow: narrowBF16NEON}
+	t.Stored[kernel.Float16] = kernel.Stored{Score: scoreF16NEON, Accumulate: accumulateF16NEON, Widen: widenF16NEON, Narrow: narrowF16NEON}
 	return t
 }

@@ -3947,3 +3947,1725 @@ whole5:
 	BNE loop1
 done2:
 	RET
+
+// func scoreF32NEON(s, max, q *float32, k, next *byte, dk, panels, rows, w int)
+TEXT ·scoreF32NEON(SB), NOSPLIT, $0-72
+	MOVD s+0(FP), R0
+	MOVD k+24(FP), R3
+	MOVD w+64(FP), R5
+	LSL $2, R5, R5
+	MOVD dk+40(FP), R8
+	MOVD panels+48(FP), R9
+	MOVD $64, R10
+	MUL R10, R8, R8
+	VEOR V8.B16, V8.B16, V8.B16
+	CBZ R9, done2
+	PCALIGN $32
+loop1:
+	MOVD next+32(FP), R10
+	ADD R8, R3, R4
+	CMP $1, R9
+	CSEL EQ, R10, R4, R4
+	MOVD $0, R7
+	MOVD rows+56(FP), R6
+lanes3:
+	VEOR V9.B16, V9.B16, V9.B16
+	VEOR V10.B16, V10.B16, V10.B16
+	VEOR V11.B16, V11.B16, V11.B16
+	VEOR V12.B16, V12.B16, V12.B16
+	VEOR V13.B16, V13.B16, V13.B16
+	VEOR V14.B16, V14.B16, V14.B16
+	VEOR V15.B16, V15.B16, V15.B16
+	VEOR V16.B16, V16.B16, V16.B16
+	VEOR V17.B16, V17.B16, V17.B16
+	VEOR V18.B16, V18.B16, V18.B16
+	VEOR V19.B16, V19.B16, V19.B16
+	VEOR V20.B16, V20.B16, V20.B16
+	VEOR V21.B16, V21.B16, V21.B16
+	VEOR V22.B16, V22.B16, V22.B16
+	VEOR V23.B16, V23.B16, V23.B16
+	VEOR V24.B16, V24.B16, V24.B16
+	MOVD R3, R11
+	MOVD R4, R12
+	MOVD q+16(FP), R13
+	ADD R7, R13, R13
+	MOVD dk+40(FP), R14
+	CMP $2, R6
+	BLT single4
+	SUBS $2, R14, R14
+	BLT rest7
+	PCALIGN $32
+loop6:
+	FLDPQ 0(R11), (F3, F4)
+	FLDPQ 32(R11), (F5, F6)
+	FMOVQ 0(R13), F7
+	ADD R5, R13, R13
+	PRFM 0(R12), PLDL1KEEP
+	WORD $0x4f871069 // fmla v9.4s, v3.4s, v7.s[0]
+	WORD $0x4f87108a // fmla v10.4s, v4.4s, v7.s[0]
+	WORD $0x4f8710ab // fmla v11.4s, v5.4s, v7.s[0]
+	WORD $0x4f8710cc // fmla v12.4s, v6.4s, v7.s[0]
+	WORD $0x4fa7106d // fmla v13.4s, v3.4s, v7.s[1]
+	WORD $0x4fa7108e // fmla v14.4s, v4.4s, v7.s[1]
+	WORD $0x4fa710af // fmla v15.4s, v5.4s, v7.s[1]
+	WORD $0x4fa710d0 // fmla v16.4s, v6.4s, v7.s[1]
+	WORD $0x4f871871 // fmla v17.4s, v3.4s, v7.s[2]
+	WORD $0x4f871892 // fmla v18.4s, v4.4s, v7.s[2]
+	WORD $0x4f8718b3 // fmla v19.4s, v5.4s, v7.s[2]
+	WORD $0x4f8718d4 // fmla v20.4s, v6.4s, v7.s[2]
+	WORD $0x4fa71875 // fmla v21.4s, v3.4s, v7.s[3]
+	WORD $0x4fa71896 // fmla v22.4s, v4.4s, v7.s[3]
+	WORD $0x4fa718b7 // fmla v23.4s, v5.4s, v7.s[3]
+	WORD $0x4fa718d8 // fmla v24.4s, v6.4s, v7.s[3]
+	FLDPQ 64(R11), (F3, F4)
+	FLDPQ 96(R11), (F5, F6)
+	FMOVQ 0(R13), F7
+	ADD R5, R13, R13
+	PRFM 64(R12), PLDL1KEEP
+	WORD $0x4f871069 // fmla v9.4s, v3.4s, v7.s[0]
+	WORD $0x4f87108a // fmla v10.4s, v4.4s, v7.s[0]
+	WORD $0x4f8710ab // fmla v11.4s, v5.4s, v7.s[0]
+	WORD $0x4f8710cc // fmla v12.4s, v6.4s, v7.s[0]
+	WORD $0x4fa7106d // fmla v13.4s, v3.4s, v7.s[1]
+	WORD $0x4fa7108e // fmla v14.4s, v4.4s, v7.s[1]
+	WORD $0x4fa710af // fmla v15.4s, v5.4s, v7.s[1]
+	WORD $0x4fa710d0 // fmla v16.4s, v6.4s, v7.s[1]
+	WORD $0x4f871871 // fmla v17.4s, v3.4s, v7.s[2]
+	WORD $0x4f871892 // fmla v18.4s, v4.4s, v7.s[2]
+	WORD $0x4f8718b3 // fmla v19.4s, v5.4s, v7.s[2]
+	WORD $0x4f8718d4 // fmla v20.4s, v6.4s, v7.s[2]
+	WORD $0x4fa71875 // fmla v21.4s, v3.4s, v7.s[3]
+	WORD $0x4fa71896 // fmla v22.4s, v4.4s, v7.s[3]
+	WORD $0x4fa718b7 // fmla v23.4s, v5.4s, v7.s[3]
+	WORD $0x4fa718d8 // fmla v24.4s, v6.4s, v7.s[3]
+	ADD $128, R11, R11
+	ADD $128, R12, R12
+	SUBS $2, R14, R14
+	BGE loop6
+rest7:
+	ADD $2, R14, R14
+	CBZ R14, done9
+	PCALIGN $32
+loop8:
+	FLDPQ 0(R11), (F3, F4)
+	FLDPQ 32(R11), (F5, F6)
+	FMOVQ 0(R13), F7
+	ADD R5, R13, R13
+	PRFM 0(R12), PLDL1KEEP
+	WORD $0x4f871069 // fmla v9.4s, v3.4s, v7.s[0]
+	WORD $0x4f87108a // fmla v10.4s, v4.4s, v7.s[0]
+	WORD $0x4f8710ab // fmla v11.4s, v5.4s, v7.s[0]
+	WORD $0x4f8710cc // fmla v12.4s, v6.4s, v7.s[0]
+	WORD $0x4fa7106d // fmla v13.4s, v3.4s, v7.s[1]
+	WORD $0x4fa7108e // fmla v14.4s, v4.4s, v7.s[1]
+	WORD $0x4fa710af // fmla v15.4s, v5.4s, v7.s[1]
+	WORD $0x4fa710d0 // fmla v16.4s, v6.4s, v7.s[1]
+	WORD $0x4f871871 // fmla v17.4s, v3.4s, v7.s[2]
+	WORD $0x4f871892 // fmla v18.4s, v4.4s, v7.s[2]
+	WORD $0x4f8718b3 // fmla v19.4s, v5.4s, v7.s[2]
+	WORD $0x4f8718d4 // fmla v20.4s, v6.4s, v7.s[2]
+	WORD $0x4fa71875 // fmla v21.4s, v3.4s, v7.s[3]
+	WORD $0x4fa71896 // fmla v22.4s, v4.4s, v7.s[3]
+	WORD $0x4fa718b7 // fmla v23.4s, v5.4s, v7.s[3]
+	WORD $0x4fa718d8 // fmla v24.4s, v6.4s, v7.s[3]
+	ADD $64, R11, R11
+	ADD $64, R12, R12
+	SUBS $1, R14, R14
+	BNE loop8
+done9:
+	B done5
+single4:
+	SUBS $2, R14, R14
+	BLT rest11
+	PCALIGN $32
+loop10:
+	FLDPQ 0(R11), (F3, F4)
+	FLDPQ 32(R11), (F5, F6)
+	FMOVQ 0(R13), F7
+	ADD R5, R13, R13
+	PRFM 0(R12), PLDL1KEEP
+	WORD $0x4f871069 // fmla v9.4s, v3.4s, v7.s[0]
+	WORD $0x4f87108a // fmla v10.4s, v4.4s, v7.s[0]
+	WORD $0x4f8710ab // fmla v11.4s, v5.4s, v7.s[0]
+	WORD $0x4f8710cc // fmla v12.4s, v6.4s, v7.s[0]
+	FLDPQ 64(R11), (F3, F4)
+	FLDPQ 96(R11), (F5, F6)
+	FMOVQ 0(R13), F7
+	ADD R5, R13, R13
+	PRFM 64(R12), PLDL1KEEP
+	WORD $0x4f871069 // fmla v9.4s, v3.4s, v7.s[0]
+	WORD $0x4f87108a // fmla v10.4s, v4.4s, v7.s[0]
+	WORD $0x4f8710ab // fmla v11.4s, v5.4s, v7.s[0]
+	WORD $0x4f8710cc // fmla v12.4s, v6.4s, v7.s[0]
+	ADD $128, R11, R11
+	ADD $128, R12, R12
+	SUBS $2, R14, R14
+	BGE loop10
+rest11:
+	ADD $2, R14, R14
+	CBZ R14, done13
+	PCALIGN $32
+loop12:
+	FLDPQ 0(R11), (F3, F4)
+	FLDPQ 32(R11), (F5, F6)
+	FMOVQ 0(R13), F7
+	ADD R5, R13, R13
+	PRFM 0(R12), PLDL1KEEP
+	WORD $0x4f871069 // fmla v9.4s, v3.4s, v7.s[0]
+	WORD $0x4f87108a // fmla v10.4s, v4.4s, v7.s[0]
+	WORD $0x4f8710ab // fmla v11.4s, v5.4s, v7.s[0]
+	WORD $0x4f8710cc // fmla v12.4s, v6.4s, v7.s[0]
+	ADD $64, R11, R11
+	ADD $64, R12, R12
+	SUBS $1, R14, R14
+	BNE loop12
+done13:
+done5:
+	MOVD max+8(FP), R2
+	ADD R7, R2, R2
+	FMOVQ 0(R2), F0
+	ADD R7, R0, R1
+	VTRN1 V13.S4, V9.S4, V3.S4
+	VTRN2 V13.S4, V9.S4, V4.S4
+	VTRN1 V21.S4, V17.S4, V5.S4
+	VTRN2 V21.S4, V17.S4, V6.S4
+	VZIP1 V5.D2, V3.D2, V9.D2
+	VZIP1 V6.D2, V4.D2, V13.D2
+	VZIP2 V5.D2, V3.D2, V17.D2
+	VZIP2 V6.D2, V4.D2, V21.D2
+	WORD $0x4e29f400 // fmax v0.4s, v0.4s, v9.4s
+	FMOVQ F9, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e2df400 // fmax v0.4s, v0.4s, v13.4s
+	FMOVQ F13, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e31f400 // fmax v0.4s, v0.4s, v17.4s
+	FMOVQ F17, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e35f400 // fmax v0.4s, v0.4s, v21.4s
+	FMOVQ F21, 0(R1)
+	ADD R5, R1, R1
+	VTRN1 V14.S4, V10.S4, V3.S4
+	VTRN2 V14.S4, V10.S4, V4.S4
+	VTRN1 V22.S4, V18.S4, V5.S4
+	VTRN2 V22.S4, V18.S4, V6.S4
+	VZIP1 V5.D2, V3.D2, V10.D2
+	VZIP1 V6.D2, V4.D2, V14.D2
+	VZIP2 V5.D2, V3.D2, V18.D2
+	VZIP2 V6.D2, V4.D2, V22.D2
+	WORD $0x4e2af400 // fmax v0.4s, v0.4s, v10.4s
+	FMOVQ F10, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e2ef400 // fmax v0.4s, v0.4s, v14.4s
+	FMOVQ F14, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e32f400 // fmax v0.4s, v0.4s, v18.4s
+	FMOVQ F18, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e36f400 // fmax v0.4s, v0.4s, v22.4s
+	FMOVQ F22, 0(R1)
+	ADD R5, R1, R1
+	VTRN1 V15.S4, V11.S4, V3.S4
+	VTRN2 V15.S4, V11.S4, V4.S4
+	VTRN1 V23.S4, V19.S4, V5.S4
+	VTRN2 V23.S4, V19.S4, V6.S4
+	VZIP1 V5.D2, V3.D2, V11.D2
+	VZIP1 V6.D2, V4.D2, V15.D2
+	VZIP2 V5.D2, V3.D2, V19.D2
+	VZIP2 V6.D2, V4.D2, V23.D2
+	WORD $0x4e2bf400 // fmax v0.4s, v0.4s, v11.4s
+	FMOVQ F11, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e2ff400 // fmax v0.4s, v0.4s, v15.4s
+	FMOVQ F15, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e33f400 // fmax v0.4s, v0.4s, v19.4s
+	FMOVQ F19, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e37f400 // fmax v0.4s, v0.4s, v23.4s
+	FMOVQ F23, 0(R1)
+	ADD R5, R1, R1
+	VTRN1 V16.S4, V12.S4, V3.S4
+	VTRN2 V16.S4, V12.S4, V4.S4
+	VTRN1 V24.S4, V20.S4, V5.S4
+	VTRN2 V24.S4, V20.S4, V6.S4
+	VZIP1 V5.D2, V3.D2, V12.D2
+	VZIP1 V6.D2, V4.D2, V16.D2
+	VZIP2 V5.D2, V3.D2, V20.D2
+	VZIP2 V6.D2, V4.D2, V24.D2
+	WORD $0x4e2cf400 // fmax v0.4s, v0.4s, v12.4s
+	FMOVQ F12, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e30f400 // fmax v0.4s, v0.4s, v16.4s
+	FMOVQ F16, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e34f400 // fmax v0.4s, v0.4s, v20.4s
+	FMOVQ F20, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e38f400 // fmax v0.4s, v0.4s, v24.4s
+	FMOVQ F24, 0(R1)
+	ADD R5, R1, R1
+	FMOVQ F0, 0(R2)
+	ADD $16, R7, R7
+	SUBS $4, R6, R6
+	BGT lanes3
+	MOVD R4, R3
+	ADD R5<<4, R0, R0
+	SUBS $1, R9, R9
+	BNE loop1
+done2:
+	RET
+
+// func accumulateF32NEON(o, p, alpha *float32, v, next *byte, n, step, panels, rows, w int)
+TEXT ·accumulateF32NEON(SB), NOSPLIT, $0-80
+	MOVD o+0(FP), R0
+	MOVD panels+56(FP), R1
+	LSL $6, R1, R1
+	MOVD v+24(FP), R7
+	MOVD w+72(FP), R9
+	LSL $2, R9, R9
+	MOVD step+48(FP), R12
+	MOVD panels+56(FP), R13
+	MOVD $64, R14
+	MUL R14, R12, R12
+	VEOR V7.B16, V7.B16, V7.B16
+	CBZ R13, done2
+	PCALIGN $32
+loop1:
+	MOVD next+32(FP), R14
+	ADD R12, R7, R8
+	CMP $1, R13
+	CSEL EQ, R14, R8, R8
+	MOVD $0, R11
+	MOVD rows+64(FP), R10
+lanes3:
+	LSR $2, R11, R2
+	MUL R1, R2, R2
+	ADD R0, R2, R2
+	ADD R1, R2, R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	MOVD alpha+16(FP), R6
+	CBZ R6, empty4
+	ADD R11, R6, R6
+	FMOVQ 0(R6), F6
+	FLDPQ 0(R2), (F8, F9)
+	FLDPQ 32(R2), (F10, F11)
+	WORD $0x4f869108 // fmul v8.4s, v8.4s, v6.s[0]
+	WORD $0x4f869129 // fmul v9.4s, v9.4s, v6.s[0]
+	WORD $0x4f86914a // fmul v10.4s, v10.4s, v6.s[0]
+	WORD $0x4f86916b // fmul v11.4s, v11.4s, v6.s[0]
+	FLDPQ 0(R3), (F12, F13)
+	FLDPQ 32(R3), (F14, F15)
+	WORD $0x4fa6918c // fmul v12.4s, v12.4s, v6.s[1]
+	WORD $0x4fa691ad // fmul v13.4s, v13.4s, v6.s[1]
+	WORD $0x4fa691ce // fmul v14.4s, v14.4s, v6.s[1]
+	WORD $0x4fa691ef // fmul v15.4s, v15.4s, v6.s[1]
+	FLDPQ 0(R4), (F16, F17)
+	FLDPQ 32(R4), (F18, F19)
+	WORD $0x4f869a10 // fmul v16.4s, v16.4s, v6.s[2]
+	WORD $0x4f869a31 // fmul v17.4s, v17.4s, v6.s[2]
+	WORD $0x4f869a52 // fmul v18.4s, v18.4s, v6.s[2]
+	WORD $0x4f869a73 // fmul v19.4s, v19.4s, v6.s[2]
+	FLDPQ 0(R5), (F20, F21)
+	FLDPQ 32(R5), (F22, F23)
+	WORD $0x4fa69a94 // fmul v20.4s, v20.4s, v6.s[3]
+	WORD $0x4fa69ab5 // fmul v21.4s, v21.4s, v6.s[3]
+	WORD $0x4fa69ad6 // fmul v22.4s, v22.4s, v6.s[3]
+	WORD $0x4fa69af7 // fmul v23.4s, v23.4s, v6.s[3]
+	B ready5
+empty4:
+	VEOR V8.B16, V8.B16, V8.B16
+	VEOR V9.B16, V9.B16, V9.B16
+	VEOR V10.B16, V10.B16, V10.B16
+	VEOR V11.B16, V11.B16, V11.B16
+	VEOR V12.B16, V12.B16, V12.B16
+	VEOR V13.B16, V13.B16, V13.B16
+	VEOR V14.B16, V14.B16, V14.B16
+	VEOR V15.B16, V15.B16, V15.B16
+	VEOR V16.B16, V16.B16, V16.B16
+	VEOR V17.B16, V17.B16, V17.B16
+	VEOR V18.B16, V18.B16, V18.B16
+	VEOR V19.B16, V19.B16, V19.B16
+	VEOR V20.B16, V20.B16, V20.B16
+	VEOR V21.B16, V21.B16, V21.B16
+	VEOR V22.B16, V22.B16, V22.B16
+	VEOR V23.B16, V23.B16, V23.B16
+ready5:
+	MOVD R7, R15
+	MOVD R8, R16
+	MOVD p+8(FP), R17
+	ADD R11, R17, R17
+	MOVD n+40(FP), R19
+	CMP $2, R10
+	BLT single6
+	SUBS $2, R19, R19
+	BLT rest9
+	PCALIGN $32
+loop8:
+	FLDPQ 0(R15), (F2, F3)
+	FLDPQ 32(R15), (F4, F5)
+	FMOVQ 0(R17), F6
+	ADD R9, R17, R17
+	PRFM 0(R16), PLDL1KEEP
+	WORD $0x4f861048 // fmla v8.4s, v2.4s, v6.s[0]
+	WORD $0x4f861069 // fmla v9.4s, v3.4s, v6.s[0]
+	WORD $0x4f86108a // fmla v10.4s, v4.4s, v6.s[0]
+	WORD $0x4f8610ab // fmla v11.4s, v5.4s, v6.s[0]
+	WORD $0x4fa6104c // fmla v12.4s, v2.4s, v6.s[1]
+	WORD $0x4fa6106d // fmla v13.4s, v3.4s, v6.s[1]
+	WORD $0x4fa6108e // fmla v14.4s, v4.4s, v6.s[1]
+	WORD $0x4fa610af // fmla v15.4s, v5.4s, v6.s[1]
+	WORD $0x4f861850 // fmla v16.4s, v2.4s, v6.s[2]
+	WORD $0x4f861871 // fmla v17.4s, v3.4s, v6.s[2]
+	WORD $0x4f861892 // fmla v18.4s, v4.4s, v6.s[2]
+	WORD $0x4f8618b3 // fmla v19.4s, v5.4s, v6.s[2]
+	WORD $0x4fa61854 // fmla v20.4s, v2.4s, v6.s[3]
+	WORD $0x4fa61875 // fmla v21.4s, v3.4s, v6.s[3]
+	WORD $0x4fa61896 // fmla v22.4s, v4.4s, v6.s[3]
+	WORD $0x4fa618b7 // fmla v23.4s, v5.4s, v6.s[3]
+	FLDPQ 64(R15), (F2, F3)
+	FLDPQ 96(R15), (F4, F5)
+	FMOVQ 0(R17), F6
+	ADD R9, R17, R17
+	PRFM 64(R16), PLDL1KEEP
+	WORD $0x4f861048 // fmla v8.4s, v2.4s, v6.s[0]
+	WORD $0x4f861069 // fmla v9.4s, v3.4s, v6.s[0]
+	WORD $0x4f86108a // fmla v10.4s, v4.4s, v6.s[0]
+	WORD $0x4f8610ab // fmla v11.4s, v5.4s, v6.s[0]
+	WORD $0x4fa6104c // fmla v12.4s, v2.4s, v6.s[1]
+	WORD $0x4fa6106d // fmla v13.4s, v3.4s, v6.s[1]
+	WORD $0x4fa6108e // fmla v14.4s, v4.4s, v6.s[1]
+	WORD $0x4fa610af // fmla v15.4s, v5.4s, v6.s[1]
+	WORD $0x4f861850 // fmla v16.4s, v2.4s, v6.s[2]
+	WORD $0x4f861871 // fmla v17.4s, v3.4s, v6.s[2]
+	WORD $0x4f861892 // fmla v18.4s, v4.4s, v6.s[2]
+	WORD $0x4f8618b3 // fmla v19.4s, v5.4s, v6.s[2]
+	WORD $0x4fa61854 // fmla v20.4s, v2.4s, v6.s[3]
+	WORD $0x4fa61875 // fmla v21.4s, v3.4s, v6.s[3]
+	WORD $0x4fa61896 // fmla v22.4s, v4.4s, v6.s[3]
+	WORD $0x4fa618b7 // fmla v23.4s, v5.4s, v6.s[3]
+	ADD $128, R15, R15
+	ADD $128, R16, R16
+	SUBS $2, R19, R19
+	BGE loop8
+rest9:
+	ADD $2, R19, R19
+	CBZ R19, done11
+	PCALIGN $32
+loop10:
+	FLDPQ 0(R15), (F2, F3)
+	FLDPQ 32(R15), (F4, F5)
+	FMOVQ 0(R17), F6
+	ADD R9, R17, R17
+	PRFM 0(R16), PLDL1KEEP
+	WORD $0x4f861048 // fmla v8.4s, v2.4s, v6.s[0]
+	WORD $0x4f861069 // fmla v9.4s, v3.4s, v6.s[0]
+	WORD $0x4f86108a // fmla v10.4s, v4.4s, v6.s[0]
+	WORD $0x4f8610ab // fmla v11.4s, v5.4s, v6.s[0]
+	WORD $0x4fa6104c // fmla v12.4s, v2.4s, v6.s[1]
+	WORD $0x4fa6106d // fmla v13.4s, v3.4s, v6.s[1]
+	WORD $0x4fa6108e // fmla v14.4s, v4.4s, v6.s[1]
+	WORD $0x4fa610af // fmla v15.4s, v5.4s, v6.s[1]
+	WORD $0x4f861850 // fmla v16.4s, v2.4s, v6.s[2]
+	WORD $0x4f861871 // fmla v17.4s, v3.4s, v6.s[2]
+	WORD $0x4f861892 // fmla v18.4s, v4.4s, v6.s[2]
+	WORD $0x4f8618b3 // fmla v19.4s, v5.4s, v6.s[2]
+	WORD $0x4fa61854 // fmla v20.4s, v2.4s, v6.s[3]
+	WORD $0x4fa61875 // fmla v21.4s, v3.4s, v6.s[3]
+	WORD $0x4fa61896 // fmla v22.4s, v4.4s, v6.s[3]
+	WORD $0x4fa618b7 // fmla v23.4s, v5.4s, v6.s[3]
+	ADD $64, R15, R15
+	ADD $64, R16, R16
+	SUBS $1, R19, R19
+	BNE loop10
+done11:
+	B done7
+single6:
+	SUBS $2, R19, R19
+	BLT rest13
+	PCALIGN $32
+loop12:
+	FLDPQ 0(R15), (F2, F3)
+	FLDPQ 32(R15), (F4, F5)
+	FMOVQ 0(R17), F6
+	ADD R9, R17, R17
+	PRFM 0(R16), PLDL1KEEP
+	WORD $0x4f861048 // fmla v8.4s, v2.4s, v6.s[0]
+	WORD $0x4f861069 // fmla v9.4s, v3.4s, v6.s[0]
+	WORD $0x4f86108a // fmla v10.4s, v4.4s, v6.s[0]
+	WORD $0x4f8610ab // fmla v11.4s, v5.4s, v6.s[0]
+	FLDPQ 64(R15), (F2, F3)
+	FLDPQ 96(R15), (F4, F5)
+	FMOVQ 0(R17), F6
+	ADD R9, R17, R17
+	PRFM 64(R16), PLDL1KEEP
+	WORD $0x4f861048 // fmla v8.4s, v2.4s, v6.s[0]
+	WORD $0x4f861069 // fmla v9.4s, v3.4s, v6.s[0]
+	WORD $0x4f86108a // fmla v10.4s, v4.4s, v6.s[0]
+	WORD $0x4f8610ab // fmla v11.4s, v5.4s, v6.s[0]
+	ADD $128, R15, R15
+	ADD $128, R16, R16
+	SUBS $2, R19, R19
+	BGE loop12
+rest13:
+	ADD $2, R19, R19
+	CBZ R19, done15
+	PCALIGN $32
+loop14:
+	FLDPQ 0(R15), (F2, F3)
+	FLDPQ 32(R15), (F4, F5)
+	FMOVQ 0(R17), F6
+	ADD R9, R17, R17
+	PRFM 0(R16), PLDL1KEEP
+	WORD $0x4f861048 // fmla v8.4s, v2.4s, v6.s[0]
+	WORD $0x4f861069 // fmla v9.4s, v3.4s, v6.s[0]
+	WORD $0x4f86108a // fmla v10.4s, v4.4s, v6.s[0]
+	WORD $0x4f8610ab // fmla v11.4s, v5.4s, v6.s[0]
+	ADD $64, R15, R15
+	ADD $64, R16, R16
+	SUBS $1, R19, R19
+	BNE loop14
+done15:
+done7:
+	FSTPQ (F8, F9), 0(R2)
+	FSTPQ (F10, F11), 32(R2)
+	FSTPQ (F12, F13), 0(R3)
+	FSTPQ (F14, F15), 32(R3)
+	FSTPQ (F16, F17), 0(R4)
+	FSTPQ (F18, F19), 32(R4)
+	FSTPQ (F20, F21), 0(R5)
+	FSTPQ (F22, F23), 32(R5)
+	ADD $16, R11, R11
+	SUBS $4, R10, R10
+	BGT lanes3
+	MOVD R8, R7
+	ADD $64, R0, R0
+	SUBS $1, R13, R13
+	BNE loop1
+done2:
+	RET
+
+// func scoreBF16NEON(s, max, q *float32, k, next *byte, dk, panels, rows, w int)
+TEXT ·scoreBF16NEON(SB), NOSPLIT, $0-72
+	MOVD s+0(FP), R0
+	MOVD k+24(FP), R3
+	MOVD w+64(FP), R5
+	LSL $2, R5, R5
+	MOVD dk+40(FP), R8
+	MOVD panels+48(FP), R9
+	MOVD $32, R10
+	MUL R10, R8, R8
+	VEOR V8.B16, V8.B16, V8.B16
+	CBZ R9, done2
+	PCALIGN $32
+loop1:
+	MOVD next+32(FP), R10
+	ADD R8, R3, R4
+	CMP $1, R9
+	CSEL EQ, R10, R4, R4
+	MOVD $0, R7
+	MOVD rows+56(FP), R6
+lanes3:
+	VEOR V9.B16, V9.B16, V9.B16
+	VEOR V10.B16, V10.B16, V10.B16
+	VEOR V11.B16, V11.B16, V11.B16
+	VEOR V12.B16, V12.B16, V12.B16
+	VEOR V13.B16, V13.B16, V13.B16
+	VEOR V14.B16, V14.B16, V14.B16
+	VEOR V15.B16, V15.B16, V15.B16
+	VEOR V16.B16, V16.B16, V16.B16
+	VEOR V17.B16, V17.B16, V17.B16
+	VEOR V18.B16, V18.B16, V18.B16
+	VEOR V19.B16, V19.B16, V19.B16
+	VEOR V20.B16, V20.B16, V20.B16
+	VEOR V21.B16, V21.B16, V21.B16
+	VEOR V22.B16, V22.B16, V22.B16
+	VEOR V23.B16, V23.B16, V23.B16
+	VEOR V24.B16, V24.B16, V24.B16
+	MOVD R3, R11
+	MOVD R4, R12
+	MOVD q+16(FP), R13
+	ADD R7, R13, R13
+	MOVD dk+40(FP), R14
+	CMP $2, R6
+	BLT single4
+	SUBS $2, R14, R14
+	BLT rest7
+	PCALIGN $32
+loop6:
+	FLDPQ 0(R11), (F1, F2)
+	VZIP1 V1.H8, V8.H8, V3.H8
+	VZIP2 V1.H8, V8.H8, V4.H8
+	VZIP1 V2.H8, V8.H8, V5.H8
+	VZIP2 V2.H8, V8.H8, V6.H8
+	FMOVQ 0(R13), F7
+	ADD R5, R13, R13
+	PRFM 0(R12), PLDL1KEEP
+	WORD $0x4f871069 // fmla v9.4s, v3.4s, v7.s[0]
+	WORD $0x4f87108a // fmla v10.4s, v4.4s, v7.s[0]
+	WORD $0x4f8710ab // fmla v11.4s, v5.4s, v7.s[0]
+	WORD $0x4f8710cc // fmla v12.4s, v6.4s, v7.s[0]
+	WORD $0x4fa7106d // fmla v13.4s, v3.4s, v7.s[1]
+	WORD $0x4fa7108e // fmla v14.4s, v4.4s, v7.s[1]
+	WORD $0x4fa710af // fmla v15.4s, v5.4s, v7.s[1]
+	WORD $0x4fa710d0 // fmla v16.4s, v6.4s, v7.s[1]
+	WORD $0x4f871871 // fmla v17.4s, v3.4s, v7.s[2]
+	WORD $0x4f871892 // fmla v18.4s, v4.4s, v7.s[2]
+	WORD $0x4f8718b3 // fmla v19.4s, v5.4s, v7.s[2]
+	WORD $0x4f8718d4 // fmla v20.4s, v6.4s, v7.s[2]
+	WORD $0x4fa71875 // fmla v21.4s, v3.4s, v7.s[3]
+	WORD $0x4fa71896 // fmla v22.4s, v4.4s, v7.s[3]
+	WORD $0x4fa718b7 // fmla v23.4s, v5.4s, v7.s[3]
+	WORD $0x4fa718d8 // fmla v24.4s, v6.4s, v7.s[3]
+	FLDPQ 32(R11), (F1, F2)
+	VZIP1 V1.H8, V8.H8, V3.H8
+	VZIP2 V1.H8, V8.H8, V4.H8
+	VZIP1 V2.H8, V8.H8, V5.H8
+	VZIP2 V2.H8, V8.H8, V6.H8
+	FMOVQ 0(R13), F7
+	ADD R5, R13, R13
+	WORD $0x4f871069 // fmla v9.4s, v3.4s, v7.s[0]
+	WORD $0x4f87108a // fmla v10.4s, v4.4s, v7.s[0]
+	WORD $0x4f8710ab // fmla v11.4s, v5.4s, v7.s[0]
+	WORD $0x4f8710cc // fmla v12.4s, v6.4s, v7.s[0]
+	WORD $0x4fa7106d // fmla v13.4s, v3.4s, v7.s[1]
+	WORD $0x4fa7108e // fmla v14.4s, v4.4s, v7.s[1]
+	WORD $0x4fa710af // fmla v15.4s, v5.4s, v7.s[1]
+	WORD $0x4fa710d0 // fmla v16.4s, v6.4s, v7.s[1]
+	WORD $0x4f871871 // fmla v17.4s, v3.4s, v7.s[2]
+	WORD $0x4f871892 // fmla v18.4s, v4.4s, v7.s[2]
+	WORD $0x4f8718b3 // fmla v19.4s, v5.4s, v7.s[2]
+	WORD $0x4f8718d4 // fmla v20.4s, v6.4s, v7.s[2]
+	WORD $0x4fa71875 // fmla v21.4s, v3.4s, v7.s[3]
+	WORD $0x4fa71896 // fmla v22.4s, v4.4s, v7.s[3]
+	WORD $0x4fa718b7 // fmla v23.4s, v5.4s, v7.s[3]
+	WORD $0x4fa718d8 // fmla v24.4s, v6.4s, v7.s[3]
+	ADD $64, R11, R11
+	ADD $64, R12, R12
+	SUBS $2, R14, R14
+	BGE loop6
+rest7:
+	ADD $2, R14, R14
+	CBZ R14, done9
+	PCALIGN $32
+loop8:
+	FLDPQ 0(R11), (F1, F2)
+	VZIP1 V1.H8, V8.H8, V3.H8
+	VZIP2 V1.H8, V8.H8, V4.H8
+	VZIP1 V2.H8, V8.H8, V5.H8
+	VZIP2 V2.H8, V8.H8, V6.H8
+	FMOVQ 0(R13), F7
+	ADD R5, R13, R13
+	PRFM 0(R12), PLDL1KEEP
+	WORD $0x4f871069 // fmla v9.4s, v3.4s, v7.s[0]
+	WORD $0x4f87108a // fmla v10.4s, v4.4s, v7.s[0]
+	WORD $0x4f8710ab // fmla v11.4s, v5.4s, v7.s[0]
+	WORD $0x4f8710cc // fmla v12.4s, v6.4s, v7.s[0]
+	WORD $0x4fa7106d // fmla v13.4s, v3.4s, v7.s[1]
+	WORD $0x4fa7108e // fmla v14.4s, v4.4s, v7.s[1]
+	WORD $0x4fa710af // fmla v15.4s, v5.4s, v7.s[1]
+	WORD $0x4fa710d0 // fmla v16.4s, v6.4s, v7.s[1]
+	WORD $0x4f871871 // fmla v17.4s, v3.4s, v7.s[2]
+	WORD $0x4f871892 // fmla v18.4s, v4.4s, v7.s[2]
+	WORD $0x4f8718b3 // fmla v19.4s, v5.4s, v7.s[2]
+	WORD $0x4f8718d4 // fmla v20.4s, v6.4s, v7.s[2]
+	WORD $0x4fa71875 // fmla v21.4s, v3.4s, v7.s[3]
+	WORD $0x4fa71896 // fmla v22.4s, v4.4s, v7.s[3]
+	WORD $0x4fa718b7 // fmla v23.4s, v5.4s, v7.s[3]
+	WORD $0x4fa718d8 // fmla v24.4s, v6.4s, v7.s[3]
+	ADD $32, R11, R11
+	ADD $32, R12, R12
+	SUBS $1, R14, R14
+	BNE loop8
+done9:
+	B done5
+single4:
+	SUBS $2, R14, R14
+	BLT rest11
+	PCALIGN $32
+loop10:
+	FLDPQ 0(R11), (F1, F2)
+	VZIP1 V1.H8, V8.H8, V3.H8
+	VZIP2 V1.H8, V8.H8, V4.H8
+	VZIP1 V2.H8, V8.H8, V5.H8
+	VZIP2 V2.H8, V8.H8, V6.H8
+	FMOVQ 0(R13), F7
+	ADD R5, R13, R13
+	PRFM 0(R12), PLDL1KEEP
+	WORD $0x4f871069 // fmla v9.4s, v3.4s, v7.s[0]
+	WORD $0x4f87108a // fmla v10.4s, v4.4s, v7.s[0]
+	WORD $0x4f8710ab // fmla v11.4s, v5.4s, v7.s[0]
+	WORD $0x4f8710cc // fmla v12.4s, v6.4s, v7.s[0]
+	FLDPQ 32(R11), (F1, F2)
+	VZIP1 V1.H8, V8.H8, V3.H8
+	VZIP2 V1.H8, V8.H8, V4.H8
+	VZIP1 V2.H8, V8.H8, V5.H8
+	VZIP2 V2.H8, V8.H8, V6.H8
+	FMOVQ 0(R13), F7
+	ADD R5, R13, R13
+	WORD $0x4f871069 // fmla v9.4s, v3.4s, v7.s[0]
+	WORD $0x4f87108a // fmla v10.4s, v4.4s, v7.s[0]
+	WORD $0x4f8710ab // fmla v11.4s, v5.4s, v7.s[0]
+	WORD $0x4f8710cc // fmla v12.4s, v6.4s, v7.s[0]
+	ADD $64, R11, R11
+	ADD $64, R12, R12
+	SUBS $2, R14, R14
+	BGE loop10
+rest11:
+	ADD $2, R14, R14
+	CBZ R14, done13
+	PCALIGN $32
+loop12:
+	FLDPQ 0(R11), (F1, F2)
+	VZIP1 V1.H8, V8.H8, V3.H8
+	VZIP2 V1.H8, V8.H8, V4.H8
+	VZIP1 V2.H8, V8.H8, V5.H8
+	VZIP2 V2.H8, V8.H8, V6.H8
+	FMOVQ 0(R13), F7
+	ADD R5, R13, R13
+	PRFM 0(R12), PLDL1KEEP
+	WORD $0x4f871069 // fmla v9.4s, v3.4s, v7.s[0]
+	WORD $0x4f87108a // fmla v10.4s, v4.4s, v7.s[0]
+	WORD $0x4f8710ab // fmla v11.4s, v5.4s, v7.s[0]
+	WORD $0x4f8710cc // fmla v12.4s, v6.4s, v7.s[0]
+	ADD $32, R11, R11
+	ADD $32, R12, R12
+	SUBS $1, R14, R14
+	BNE loop12
+done13:
+done5:
+	MOVD max+8(FP), R2
+	ADD R7, R2, R2
+	FMOVQ 0(R2), F0
+	ADD R7, R0, R1
+	VTRN1 V13.S4, V9.S4, V3.S4
+	VTRN2 V13.S4, V9.S4, V4.S4
+	VTRN1 V21.S4, V17.S4, V5.S4
+	VTRN2 V21.S4, V17.S4, V6.S4
+	VZIP1 V5.D2, V3.D2, V9.D2
+	VZIP1 V6.D2, V4.D2, V13.D2
+	VZIP2 V5.D2, V3.D2, V17.D2
+	VZIP2 V6.D2, V4.D2, V21.D2
+	WORD $0x4e29f400 // fmax v0.4s, v0.4s, v9.4s
+	FMOVQ F9, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e2df400 // fmax v0.4s, v0.4s, v13.4s
+	FMOVQ F13, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e31f400 // fmax v0.4s, v0.4s, v17.4s
+	FMOVQ F17, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e35f400 // fmax v0.4s, v0.4s, v21.4s
+	FMOVQ F21, 0(R1)
+	ADD R5, R1, R1
+	VTRN1 V14.S4, V10.S4, V3.S4
+	VTRN2 V14.S4, V10.S4, V4.S4
+	VTRN1 V22.S4, V18.S4, V5.S4
+	VTRN2 V22.S4, V18.S4, V6.S4
+	VZIP1 V5.D2, V3.D2, V10.D2
+	VZIP1 V6.D2, V4.D2, V14.D2
+	VZIP2 V5.D2, V3.D2, V18.D2
+	VZIP2 V6.D2, V4.D2, V22.D2
+	WORD $0x4e2af400 // fmax v0.4s, v0.4s, v10.4s
+	FMOVQ F10, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e2ef400 // fmax v0.4s, v0.4s, v14.4s
+	FMOVQ F14, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e32f400 // fmax v0.4s, v0.4s, v18.4s
+	FMOVQ F18, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e36f400 // fmax v0.4s, v0.4s, v22.4s
+	FMOVQ F22, 0(R1)
+	ADD R5, R1, R1
+	VTRN1 V15.S4, V11.S4, V3.S4
+	VTRN2 V15.S4, V11.S4, V4.S4
+	VTRN1 V23.S4, V19.S4, V5.S4
+	VTRN2 V23.S4, V19.S4, V6.S4
+	VZIP1 V5.D2, V3.D2, V11.D2
+	VZIP1 V6.D2, V4.D2, V15.D2
+	VZIP2 V5.D2, V3.D2, V19.D2
+	VZIP2 V6.D2, V4.D2, V23.D2
+	WORD $0x4e2bf400 // fmax v0.4s, v0.4s, v11.4s
+	FMOVQ F11, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e2ff400 // fmax v0.4s, v0.4s, v15.4s
+	FMOVQ F15, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e33f400 // fmax v0.4s, v0.4s, v19.4s
+	FMOVQ F19, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e37f400 // fmax v0.4s, v0.4s, v23.4s
+	FMOVQ F23, 0(R1)
+	ADD R5, R1, R1
+	VTRN1 V16.S4, V12.S4, V3.S4
+	VTRN2 V16.S4, V12.S4, V4.S4
+	VTRN1 V24.S4, V20.S4, V5.S4
+	VTRN2 V24.S4, V20.S4, V6.S4
+	VZIP1 V5.D2, V3.D2, V12.D2
+	VZIP1 V6.D2, V4.D2, V16.D2
+	VZIP2 V5.D2, V3.D2, V20.D2
+	VZIP2 V6.D2, V4.D2, V24.D2
+	WORD $0x4e2cf400 // fmax v0.4s, v0.4s, v12.4s
+	FMOVQ F12, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e30f400 // fmax v0.4s, v0.4s, v16.4s
+	FMOVQ F16, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e34f400 // fmax v0.4s, v0.4s, v20.4s
+	FMOVQ F20, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e38f400 // fmax v0.4s, v0.4s, v24.4s
+	FMOVQ F24, 0(R1)
+	ADD R5, R1, R1
+	FMOVQ F0, 0(R2)
+	ADD $16, R7, R7
+	SUBS $4, R6, R6
+	BGT lanes3
+	MOVD R4, R3
+	ADD R5<<4, R0, R0
+	SUBS $1, R9, R9
+	BNE loop1
+done2:
+	RET
+
+// func accumulateBF16NEON(o, p, alpha *float32, v, next *byte, n, step, panels, rows, w int)
+TEXT ·accumulateBF16NEON(SB), NOSPLIT, $0-80
+	MOVD o+0(FP), R0
+	MOVD panels+56(FP), R1
+	LSL $6, R1, R1
+	MOVD v+24(FP), R7
+	MOVD w+72(FP), R9
+	LSL $2, R9, R9
+	MOVD step+48(FP), R12
+	MOVD panels+56(FP), R13
+	MOVD $32, R14
+	MUL R14, R12, R12
+	VEOR V7.B16, V7.B16, V7.B16
+	CBZ R13, done2
+	PCALIGN $32
+loop1:
+	MOVD next+32(FP), R14
+	ADD R12, R7, R8
+	CMP $1, R13
+	CSEL EQ, R14, R8, R8
+	MOVD $0, R11
+	MOVD rows+64(FP), R10
+lanes3:
+	LSR $2, R11, R2
+	MUL R1, R2, R2
+	ADD R0, R2, R2
+	ADD R1, R2, R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	MOVD alpha+16(FP), R6
+	CBZ R6, empty4
+	ADD R11, R6, R6
+	FMOVQ 0(R6), F6
+	FLDPQ 0(R2), (F8, F9)
+	FLDPQ 32(R2), (F10, F11)
+	WORD $0x4f869108 // fmul v8.4s, v8.4s, v6.s[0]
+	WORD $0x4f869129 // fmul v9.4s, v9.4s, v6.s[0]
+	WORD $0x4f86914a // fmul v10.4s, v10.4s, v6.s[0]
+	WORD $0x4f86916b // fmul v11.4s, v11.4s, v6.s[0]
+	FLDPQ 0(R3), (F12, F13)
+	FLDPQ 32(R3), (F14, F15)
+	WORD $0x4fa6918c // fmul v12.4s, v12.4s, v6.s[1]
+	WORD $0x4fa691ad // fmul v13.4s, v13.4s, v6.s[1]
+	WORD $0x4fa691ce // fmul v14.4s, v14.4s, v6.s[1]
+	WORD $0x4fa691ef // fmul v15.4s, v15.4s, v6.s[1]
+	FLDPQ 0(R4), (F16, F17)
+	FLDPQ 32(R4), (F18, F19)
+	WORD $0x4f869a10 // fmul v16.4s, v16.4s, v6.s[2]
+	WORD $0x4f869a31 // fmul v17.4s, v17.4s, v6.s[2]
+	WORD $0x4f869a52 // fmul v18.4s, v18.4s, v6.s[2]
+	WORD $0x4f869a73 // fmul v19.4s, v19.4s, v6.s[2]
+	FLDPQ 0(R5), (F20, F21)
+	FLDPQ 32(R5), (F22, F23)
+	WORD $0x4fa69a94 // fmul v20.4s, v20.4s, v6.s[3]
+	WORD $0x4fa69ab5 // fmul v21.4s, v21.4s, v6.s[3]
+	WORD $0x4fa69ad6 // fmul v22.4s, v22.4s, v6.s[3]
+	WORD $0x4fa69af7 // fmul v23.4s, v23.4s, v6.s[3]
+	B ready5
+empty4:
+	VEOR V8.B16, V8.B16, V8.B16
+	VEOR V9.B16, V9.B16, V9.B16
+	VEOR V10.B16, V10.B16, V10.B16
+	VEOR V11.B16, V11.B16, V11.B16
+	VEOR V12.B16, V12.B16, V12.B16
+	VEOR V13.B16, V13.B16, V13.B16
+	VEOR V14.B16, V14.B16, V14.B16
+	VEOR V15.B16, V15.B16, V15.B16
+	VEOR V16.B16, V16.B16, V16.B16
+	VEOR V17.B16, V17.B16, V17.B16
+	VEOR V18.B16, V18.B16, V18.B16
+	VEOR V19.B16, V19.B16, V19.B16
+	VEOR V20.B16, V20.B16, V20.B16
+	VEOR V21.B16, V21.B16, V21.B16
+	VEOR V22.B16, V22.B16, V22.B16
+	VEOR V23.B16, V23.B16, V23.B16
+ready5:
+	MOVD R7, R15
+	MOVD R8, R16
+	MOVD p+8(FP), R17
+	ADD R11, R17, R17
+	MOVD n+40(FP), R19
+	CMP $2, R10
+	BLT single6
+	SUBS $2, R19, R19
+	BLT rest9
+	PCALIGN $32
+loop8:
+	FLDPQ 0(R15), (F0, F1)
+	VZIP1 V0.H8, V7.H8, V2.H8
+	VZIP2 V0.H8, V7.H8, V3.H8
+	VZIP1 V1.H8, V7.H8, V4.H8
+	VZIP2 V1.H8, V7.H8, V5.H8
+	FMOVQ 0(R17), F6
+	ADD R9, R17, R17
+	PRFM 0(R16), PLDL1KEEP
+	WORD $0x4f861048 // fmla v8.4s, v2.4s, v6.s[0]
+	WORD $0x4f861069 // fmla v9.4s, v3.4s, v6.s[0]
+	WORD $0x4f86108a // fmla v10.4s, v4.4s, v6.s[0]
+	WORD $0x4f8610ab // fmla v11.4s, v5.4s, v6.s[0]
+	WORD $0x4fa6104c // fmla v12.4s, v2.4s, v6.s[1]
+	WORD $0x4fa6106d // fmla v13.4s, v3.4s, v6.s[1]
+	WORD $0x4fa6108e // fmla v14.4s, v4.4s, v6.s[1]
+	WORD $0x4fa610af // fmla v15.4s, v5.4s, v6.s[1]
+	WORD $0x4f861850 // fmla v16.4s, v2.4s, v6.s[2]
+	WORD $0x4f861871 // fmla v17.4s, v3.4s, v6.s[2]
+	WORD $0x4f861892 // fmla v18.4s, v4.4s, v6.s[2]
+	WORD $0x4f8618b3 // fmla v19.4s, v5.4s, v6.s[2]
+	WORD $0x4fa61854 // fmla v20.4s, v2.4s, v6.s[3]
+	WORD $0x4fa61875 // fmla v21.4s, v3.4s, v6.s[3]
+	WORD $0x4fa61896 // fmla v22.4s, v4.4s, v6.s[3]
+	WORD $0x4fa618b7 // fmla v23.4s, v5.4s, v6.s[3]
+	FLDPQ 32(R15), (F0, F1)
+	VZIP1 V0.H8, V7.H8, V2.H8
+	VZIP2 V0.H8, V7.H8, V3.H8
+	VZIP1 V1.H8, V7.H8, V4.H8
+	VZIP2 V1.H8, V7.H8, V5.H8
+	FMOVQ 0(R17), F6
+	ADD R9, R17, R17
+	WORD $0x4f861048 // fmla v8.4s, v2.4s, v6.s[0]
+	WORD $0x4f861069 // fmla v9.4s, v3.4s, v6.s[0]
+	WORD $0x4f86108a // fmla v10.4s, v4.4s, v6.s[0]
+	WORD $0x4f8610ab // fmla v11.4s, v5.4s, v6.s[0]
+	WORD $0x4fa6104c // fmla v12.4s, v2.4s, v6.s[1]
+	WORD $0x4fa6106d // fmla v13.4s, v3.4s, v6.s[1]
+	WORD $0x4fa6108e // fmla v14.4s, v4.4s, v6.s[1]
+	WORD $0x4fa610af // fmla v15.4s, v5.4s, v6.s[1]
+	WORD $0x4f861850 // fmla v16.4s, v2.4s, v6.s[2]
+	WORD $0x4f861871 // fmla v17.4s, v3.4s, v6.s[2]
+	WORD $0x4f861892 // fmla v18.4s, v4.4s, v6.s[2]
+	WORD $0x4f8618b3 // fmla v19.4s, v5.4s, v6.s[2]
+	WORD $0x4fa61854 // fmla v20.4s, v2.4s, v6.s[3]
+	WORD $0x4fa61875 // fmla v21.4s, v3.4s, v6.s[3]
+	WORD $0x4fa61896 // fmla v22.4s, v4.4s, v6.s[3]
+	WORD $0x4fa618b7 // fmla v23.4s, v5.4s, v6.s[3]
+	ADD $64, R15, R15
+	ADD $64, R16, R16
+	SUBS $2, R19, R19
+	BGE loop8
+rest9:
+	ADD $2, R19, R19
+	CBZ R19, done11
+	PCALIGN $32
+loop10:
+	FLDPQ 0(R15), (F0, F1)
+	VZIP1 V0.H8, V7.H8, V2.H8
+	VZIP2 V0.H8, V7.H8, V3.H8
+	VZIP1 V1.H8, V7.H8, V4.H8
+	VZIP2 V1.H8, V7.H8, V5.H8
+	FMOVQ 0(R17), F6
+	ADD R9, R17, R17
+	PRFM 0(R16), PLDL1KEEP
+	WORD $0x4f861048 // fmla v8.4s, v2.4s, v6.s[0]
+	WORD $0x4f861069 // fmla v9.4s, v3.4s, v6.s[0]
+	WORD $0x4f86108a // fmla v10.4s, v4.4s, v6.s[0]
+	WORD $0x4f8610ab // fmla v11.4s, v5.4s, v6.s[0]
+	WORD $0x4fa6104c // fmla v12.4s, v2.4s, v6.s[1]
+	WORD $0x4fa6106d // fmla v13.4s, v3.4s, v6.s[1]
+	WORD $0x4fa6108e // fmla v14.4s, v4.4s, v6.s[1]
+	WORD $0x4fa610af // fmla v15.4s, v5.4s, v6.s[1]
+	WORD $0x4f861850 // fmla v16.4s, v2.4s, v6.s[2]
+	WORD $0x4f861871 // fmla v17.4s, v3.4s, v6.s[2]
+	WORD $0x4f861892 // fmla v18.4s, v4.4s, v6.s[2]
+	WORD $0x4f8618b3 // fmla v19.4s, v5.4s, v6.s[2]
+	WORD $0x4fa61854 // fmla v20.4s, v2.4s, v6.s[3]
+	WORD $0x4fa61875 // fmla v21.4s, v3.4s, v6.s[3]
+	WORD $0x4fa61896 // fmla v22.4s, v4.4s, v6.s[3]
+	WORD $0x4fa618b7 // fmla v23.4s, v5.4s, v6.s[3]
+	ADD $32, R15, R15
+	ADD $32, R16, R16
+	SUBS $1, R19, R19
+	BNE loop10
+done11:
+	B done7
+single6:
+	SUBS $2, R19, R19
+	BLT rest13
+	PCALIGN $32
+loop12:
+	FLDPQ 0(R15), (F0, F1)
+	VZIP1 V0.H8, V7.H8, V2.H8
+	VZIP2 V0.H8, V7.H8, V3.H8
+	VZIP1 V1.H8, V7.H8, V4.H8
+	VZIP2 V1.H8, V7.H8, V5.H8
+	FMOVQ 0(R17), F6
+	ADD R9, R17, R17
+	PRFM 0(R16), PLDL1KEEP
+	WORD $0x4f861048 // fmla v8.4s, v2.4s, v6.s[0]
+	WORD $0x4f861069 // fmla v9.4s, v3.4s, v6.s[0]
+	WORD $0x4f86108a // fmla v10.4s, v4.4s, v6.s[0]
+	WORD $0x4f8610ab // fmla v11.4s, v5.4s, v6.s[0]
+	FLDPQ 32(R15), (F0, F1)
+	VZIP1 V0.H8, V7.H8, V2.H8
+	VZIP2 V0.H8, V7.H8, V3.H8
+	VZIP1 V1.H8, V7.H8, V4.H8
+	VZIP2 V1.H8, V7.H8, V5.H8
+	FMOVQ 0(R17), F6
+	ADD R9, R17, R17
+	WORD $0x4f861048 // fmla v8.4s, v2.4s, v6.s[0]
+	WORD $0x4f861069 // fmla v9.4s, v3.4s, v6.s[0]
+	WORD $0x4f86108a // fmla v10.4s, v4.4s, v6.s[0]
+	WORD $0x4f8610ab // fmla v11.4s, v5.4s, v6.s[0]
+	ADD $64, R15, R15
+	ADD $64, R16, R16
+	SUBS $2, R19, R19
+	BGE loop12
+rest13:
+	ADD $2, R19, R19
+	CBZ R19, done15
+	PCALIGN $32
+loop14:
+	FLDPQ 0(R15), (F0, F1)
+	VZIP1 V0.H8, V7.H8, V2.H8
+	VZIP2 V0.H8, V7.H8, V3.H8
+	VZIP1 V1.H8, V7.H8, V4.H8
+	VZIP2 V1.H8, V7.H8, V5.H8
+	FMOVQ 0(R17), F6
+	ADD R9, R17, R17
+	PRFM 0(R16), PLDL1KEEP
+	WORD $0x4f861048 // fmla v8.4s, v2.4s, v6.s[0]
+	WORD $0x4f861069 // fmla v9.4s, v3.4s, v6.s[0]
+	WORD $0x4f86108a // fmla v10.4s, v4.4s, v6.s[0]
+	WORD $0x4f8610ab // fmla v11.4s, v5.4s, v6.s[0]
+	ADD $32, R15, R15
+	ADD $32, R16, R16
+	SUBS $1, R19, R19
+	BNE loop14
+done15:
+done7:
+	FSTPQ (F8, F9), 0(R2)
+	FSTPQ (F10, F11), 32(R2)
+	FSTPQ (F12, F13), 0(R3)
+	FSTPQ (F14, F15), 32(R3)
+	FSTPQ (F16, F17), 0(R4)
+	FSTPQ (F18, F19), 32(R4)
+	FSTPQ (F20, F21), 0(R5)
+	FSTPQ (F22, F23), 32(R5)
+	ADD $16, R11, R11
+	SUBS $4, R10, R10
+	BGT lanes3
+	MOVD R8, R7
+	ADD $64, R0, R0
+	SUBS $1, R13, R13
+	BNE loop1
+done2:
+	RET
+
+// func scoreF16NEON(s, max, q *float32, k, next *byte, dk, panels, rows, w int)
+TEXT ·scoreF16NEON(SB), NOSPLIT, $0-72
+	MOVD s+0(FP), R0
+	MOVD k+24(FP), R3
+	MOVD w+64(FP), R5
+	LSL $2, R5, R5
+	MOVD dk+40(FP), R8
+	MOVD panels+48(FP), R9
+	MOVD $32, R10
+	MUL R10, R8, R8
+	VEOR V8.B16, V8.B16, V8.B16
+	CBZ R9, done2
+	PCALIGN $32
+loop1:
+	MOVD next+32(FP), R10
+	ADD R8, R3, R4
+	CMP $1, R9
+	CSEL EQ, R10, R4, R4
+	MOVD $0, R7
+	MOVD rows+56(FP), R6
+lanes3:
+	VEOR V9.B16, V9.B16, V9.B16
+	VEOR V10.B16, V10.B16, V10.B16
+	VEOR V11.B16, V11.B16, V11.B16
+	VEOR V12.B16, V12.B16, V12.B16
+	VEOR V13.B16, V13.B16, V13.B16
+	VEOR V14.B16, V14.B16, V14.B16
+	VEOR V15.B16, V15.B16, V15.B16
+	VEOR V16.B16, V16.B16, V16.B16
+	VEOR V17.B16, V17.B16, V17.B16
+	VEOR V18.B16, V18.B16, V18.B16
+	VEOR V19.B16, V19.B16, V19.B16
+	VEOR V20.B16, V20.B16, V20.B16
+	VEOR V21.B16, V21.B16, V21.B16
+	VEOR V22.B16, V22.B16, V22.B16
+	VEOR V23.B16, V23.B16, V23.B16
+	VEOR V24.B16, V24.B16, V24.B16
+	MOVD R3, R11
+	MOVD R4, R12
+	MOVD q+16(FP), R13
+	ADD R7, R13, R13
+	MOVD dk+40(FP), R14
+	CMP $2, R6
+	BLT single4
+	SUBS $2, R14, R14
+	BLT rest7
+	PCALIGN $32
+loop6:
+	FLDPQ 0(R11), (F1, F2)
+	WORD $0x0e217823 // fcvtl v3.4s, v1.4h
+	WORD $0x4e217824 // fcvtl2 v4.4s, v1.8h
+	WORD $0x0e217845 // fcvtl v5.4s, v2.4h
+	WORD $0x4e217846 // fcvtl2 v6.4s, v2.8h
+	FMOVQ 0(R13), F7
+	ADD R5, R13, R13
+	PRFM 0(R12), PLDL1KEEP
+	WORD $0x4f871069 // fmla v9.4s, v3.4s, v7.s[0]
+	WORD $0x4f87108a // fmla v10.4s, v4.4s, v7.s[0]
+	WORD $0x4f8710ab // fmla v11.4s, v5.4s, v7.s[0]
+	WORD $0x4f8710cc // fmla v12.4s, v6.4s, v7.s[0]
+	WORD $0x4fa7106d // fmla v13.4s, v3.4s, v7.s[1]
+	WORD $0x4fa7108e // fmla v14.4s, v4.4s, v7.s[1]
+	WORD $0x4fa710af // fmla v15.4s, v5.4s, v7.s[1]
+	WORD $0x4fa710d0 // fmla v16.4s, v6.4s, v7.s[1]
+	WORD $0x4f871871 // fmla v17.4s, v3.4s, v7.s[2]
+	WORD $0x4f871892 // fmla v18.4s, v4.4s, v7.s[2]
+	WORD $0x4f8718b3 // fmla v19.4s, v5.4s, v7.s[2]
+	WORD $0x4f8718d4 // fmla v20.4s, v6.4s, v7.s[2]
+	WORD $0x4fa71875 // fmla v21.4s, v3.4s, v7.s[3]
+	WORD $0x4fa71896 // fmla v22.4s, v4.4s, v7.s[3]
+	WORD $0x4fa718b7 // fmla v23.4s, v5.4s, v7.s[3]
+	WORD $0x4fa718d8 // fmla v24.4s, v6.4s, v7.s[3]
+	FLDPQ 32(R11), (F1, F2)
+	WORD $0x0e217823 // fcvtl v3.4s, v1.4h
+	WORD $0x4e217824 // fcvtl2 v4.4s, v1.8h
+	WORD $0x0e217845 // fcvtl v5.4s, v2.4h
+	WORD $0x4e217846 // fcvtl2 v6.4s, v2.8h
+	FMOVQ 0(R13), F7
+	ADD R5, R13, R13
+	WORD $0x4f871069 // fmla v9.4s, v3.4s, v7.s[0]
+	WORD $0x4f87108a // fmla v10.4s, v4.4s, v7.s[0]
+	WORD $0x4f8710ab // fmla v11.4s, v5.4s, v7.s[0]
+	WORD $0x4f8710cc // fmla v12.4s, v6.4s, v7.s[0]
+	WORD $0x4fa7106d // fmla v13.4s, v3.4s, v7.s[1]
+	WORD $0x4fa7108e // fmla v14.4s, v4.4s, v7.s[1]
+	WORD $0x4fa710af // fmla v15.4s, v5.4s, v7.s[1]
+	WORD $0x4fa710d0 // fmla v16.4s, v6.4s, v7.s[1]
+	WORD $0x4f871871 // fmla v17.4s, v3.4s, v7.s[2]
+	WORD $0x4f871892 // fmla v18.4s, v4.4s, v7.s[2]
+	WORD $0x4f8718b3 // fmla v19.4s, v5.4s, v7.s[2]
+	WORD $0x4f8718d4 // fmla v20.4s, v6.4s, v7.s[2]
+	WORD $0x4fa71875 // fmla v21.4s, v3.4s, v7.s[3]
+	WORD $0x4fa71896 // fmla v22.4s, v4.4s, v7.s[3]
+	WORD $0x4fa718b7 // fmla v23.4s, v5.4s, v7.s[3]
+	WORD $0x4fa718d8 // fmla v24.4s, v6.4s, v7.s[3]
+	ADD $64, R11, R11
+	ADD $64, R12, R12
+	SUBS $2, R14, R14
+	BGE loop6
+rest7:
+	ADD $2, R14, R14
+	CBZ R14, done9
+	PCALIGN $32
+loop8:
+	FLDPQ 0(R11), (F1, F2)
+	WORD $0x0e217823 // fcvtl v3.4s, v1.4h
+	WORD $0x4e217824 // fcvtl2 v4.4s, v1.8h
+	WORD $0x0e217845 // fcvtl v5.4s, v2.4h
+	WORD $0x4e217846 // fcvtl2 v6.4s, v2.8h
+	FMOVQ 0(R13), F7
+	ADD R5, R13, R13
+	PRFM 0(R12), PLDL1KEEP
+	WORD $0x4f871069 // fmla v9.4s, v3.4s, v7.s[0]
+	WORD $0x4f87108a // fmla v10.4s, v4.4s, v7.s[0]
+	WORD $0x4f8710ab // fmla v11.4s, v5.4s, v7.s[0]
+	WORD $0x4f8710cc // fmla v12.4s, v6.4s, v7.s[0]
+	WORD $0x4fa7106d // fmla v13.4s, v3.4s, v7.s[1]
+	WORD $0x4fa7108e // fmla v14.4s, v4.4s, v7.s[1]
+	WORD $0x4fa710af // fmla v15.4s, v5.4s, v7.s[1]
+	WORD $0x4fa710d0 // fmla v16.4s, v6.4s, v7.s[1]
+	WORD $0x4f871871 // fmla v17.4s, v3.4s, v7.s[2]
+	WORD $0x4f871892 // fmla v18.4s, v4.4s, v7.s[2]
+	WORD $0x4f8718b3 // fmla v19.4s, v5.4s, v7.s[2]
+	WORD $0x4f8718d4 // fmla v20.4s, v6.4s, v7.s[2]
+	WORD $0x4fa71875 // fmla v21.4s, v3.4s, v7.s[3]
+	WORD $0x4fa71896 // fmla v22.4s, v4.4s, v7.s[3]
+	WORD $0x4fa718b7 // fmla v23.4s, v5.4s, v7.s[3]
+	WORD $0x4fa718d8 // fmla v24.4s, v6.4s, v7.s[3]
+	ADD $32, R11, R11
+	ADD $32, R12, R12
+	SUBS $1, R14, R14
+	BNE loop8
+done9:
+	B done5
+single4:
+	SUBS $2, R14, R14
+	BLT rest11
+	PCALIGN $32
+loop10:
+	FLDPQ 0(R11), (F1, F2)
+	WORD $0x0e217823 // fcvtl v3.4s, v1.4h
+	WORD $0x4e217824 // fcvtl2 v4.4s, v1.8h
+	WORD $0x0e217845 // fcvtl v5.4s, v2.4h
+	WORD $0x4e217846 // fcvtl2 v6.4s, v2.8h
+	FMOVQ 0(R13), F7
+	ADD R5, R13, R13
+	PRFM 0(R12), PLDL1KEEP
+	WORD $0x4f871069 // fmla v9.4s, v3.4s, v7.s[0]
+	WORD $0x4f87108a // fmla v10.4s, v4.4s, v7.s[0]
+	WORD $0x4f8710ab // fmla v11.4s, v5.4s, v7.s[0]
+	WORD $0x4f8710cc // fmla v12.4s, v6.4s, v7.s[0]
+	FLDPQ 32(R11), (F1, F2)
+	WORD $0x0e217823 // fcvtl v3.4s, v1.4h
+	WORD $0x4e217824 // fcvtl2 v4.4s, v1.8h
+	WORD $0x0e217845 // fcvtl v5.4s, v2.4h
+	WORD $0x4e217846 // fcvtl2 v6.4s, v2.8h
+	FMOVQ 0(R13), F7
+	ADD R5, R13, R13
+	WORD $0x4f871069 // fmla v9.4s, v3.4s, v7.s[0]
+	WORD $0x4f87108a // fmla v10.4s, v4.4s, v7.s[0]
+	WORD $0x4f8710ab // fmla v11.4s, v5.4s, v7.s[0]
+	WORD $0x4f8710cc // fmla v12.4s, v6.4s, v7.s[0]
+	ADD $64, R11, R11
+	ADD $64, R12, R12
+	SUBS $2, R14, R14
+	BGE loop10
+rest11:
+	ADD $2, R14, R14
+	CBZ R14, done13
+	PCALIGN $32
+loop12:
+	FLDPQ 0(R11), (F1, F2)
+	WORD $0x0e217823 // fcvtl v3.4s, v1.4h
+	WORD $0x4e217824 // fcvtl2 v4.4s, v1.8h
+	WORD $0x0e217845 // fcvtl v5.4s, v2.4h
+	WORD $0x4e217846 // fcvtl2 v6.4s, v2.8h
+	FMOVQ 0(R13), F7
+	ADD R5, R13, R13
+	PRFM 0(R12), PLDL1KEEP
+	WORD $0x4f871069 // fmla v9.4s, v3.4s, v7.s[0]
+	WORD $0x4f87108a // fmla v10.4s, v4.4s, v7.s[0]
+	WORD $0x4f8710ab // fmla v11.4s, v5.4s, v7.s[0]
+	WORD $0x4f8710cc // fmla v12.4s, v6.4s, v7.s[0]
+	ADD $32, R11, R11
+	ADD $32, R12, R12
+	SUBS $1, R14, R14
+	BNE loop12
+done13:
+done5:
+	MOVD max+8(FP), R2
+	ADD R7, R2, R2
+	FMOVQ 0(R2), F0
+	ADD R7, R0, R1
+	VTRN1 V13.S4, V9.S4, V3.S4
+	VTRN2 V13.S4, V9.S4, V4.S4
+	VTRN1 V21.S4, V17.S4, V5.S4
+	VTRN2 V21.S4, V17.S4, V6.S4
+	VZIP1 V5.D2, V3.D2, V9.D2
+	VZIP1 V6.D2, V4.D2, V13.D2
+	VZIP2 V5.D2, V3.D2, V17.D2
+	VZIP2 V6.D2, V4.D2, V21.D2
+	WORD $0x4e29f400 // fmax v0.4s, v0.4s, v9.4s
+	FMOVQ F9, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e2df400 // fmax v0.4s, v0.4s, v13.4s
+	FMOVQ F13, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e31f400 // fmax v0.4s, v0.4s, v17.4s
+	FMOVQ F17, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e35f400 // fmax v0.4s, v0.4s, v21.4s
+	FMOVQ F21, 0(R1)
+	ADD R5, R1, R1
+	VTRN1 V14.S4, V10.S4, V3.S4
+	VTRN2 V14.S4, V10.S4, V4.S4
+	VTRN1 V22.S4, V18.S4, V5.S4
+	VTRN2 V22.S4, V18.S4, V6.S4
+	VZIP1 V5.D2, V3.D2, V10.D2
+	VZIP1 V6.D2, V4.D2, V14.D2
+	VZIP2 V5.D2, V3.D2, V18.D2
+	VZIP2 V6.D2, V4.D2, V22.D2
+	WORD $0x4e2af400 // fmax v0.4s, v0.4s, v10.4s
+	FMOVQ F10, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e2ef400 // fmax v0.4s, v0.4s, v14.4s
+	FMOVQ F14, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e32f400 // fmax v0.4s, v0.4s, v18.4s
+	FMOVQ F18, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e36f400 // fmax v0.4s, v0.4s, v22.4s
+	FMOVQ F22, 0(R1)
+	ADD R5, R1, R1
+	VTRN1 V15.S4, V11.S4, V3.S4
+	VTRN2 V15.S4, V11.S4, V4.S4
+	VTRN1 V23.S4, V19.S4, V5.S4
+	VTRN2 V23.S4, V19.S4, V6.S4
+	VZIP1 V5.D2, V3.D2, V11.D2
+	VZIP1 V6.D2, V4.D2, V15.D2
+	VZIP2 V5.D2, V3.D2, V19.D2
+	VZIP2 V6.D2, V4.D2, V23.D2
+	WORD $0x4e2bf400 // fmax v0.4s, v0.4s, v11.4s
+	FMOVQ F11, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e2ff400 // fmax v0.4s, v0.4s, v15.4s
+	FMOVQ F15, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e33f400 // fmax v0.4s, v0.4s, v19.4s
+	FMOVQ F19, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e37f400 // fmax v0.4s, v0.4s, v23.4s
+	FMOVQ F23, 0(R1)
+	ADD R5, R1, R1
+	VTRN1 V16.S4, V12.S4, V3.S4
+	VTRN2 V16.S4, V12.S4, V4.S4
+	VTRN1 V24.S4, V20.S4, V5.S4
+	VTRN2 V24.S4, V20.S4, V6.S4
+	VZIP1 V5.D2, V3.D2, V12.D2
+	VZIP1 V6.D2, V4.D2, V16.D2
+	VZIP2 V5.D2, V3.D2, V20.D2
+	VZIP2 V6.D2, V4.D2, V24.D2
+	WORD $0x4e2cf400 // fmax v0.4s, v0.4s, v12.4s
+	FMOVQ F12, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e30f400 // fmax v0.4s, v0.4s, v16.4s
+	FMOVQ F16, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e34f400 // fmax v0.4s, v0.4s, v20.4s
+	FMOVQ F20, 0(R1)
+	ADD R5, R1, R1
+	WORD $0x4e38f400 // fmax v0.4s, v0.4s, v24.4s
+	FMOVQ F24, 0(R1)
+	ADD R5, R1, R1
+	FMOVQ F0, 0(R2)
+	ADD $16, R7, R7
+	SUBS $4, R6, R6
+	BGT lanes3
+	MOVD R4, R3
+	ADD R5<<4, R0, R0
+	SUBS $1, R9, R9
+	BNE loop1
+done2:
+	RET
+
+// func accumulateF16NEON(o, p, alpha *float32, v, next *byte, n, step, panels, rows, w int)
+TEXT ·accumulateF16NEON(SB), NOSPLIT, $0-80
+	MOVD o+0(FP), R0
+	MOVD panels+56(FP), R1
+	LSL $6, R1, R1
+	MOVD v+24(FP), R7
+	MOVD w+72(FP), R9
+	LSL $2, R9, R9
+	MOVD step+48(FP), R12
+	MOVD panels+56(FP), R13
+	MOVD $32, R14
+	MUL R14, R12, R12
+	VEOR V7.B16, V7.B16, V7.B16
+	CBZ R13, done2
+	PCALIGN $32
+loop1:
+	MOVD next+32(FP), R14
+	ADD R12, R7, R8
+	CMP $1, R13
+	CSEL EQ, R14, R8, R8
+	MOVD $0, R11
+	MOVD rows+64(FP), R10
+lanes3:
+	LSR $2, R11, R2
+	MUL R1, R2, R2
+	ADD R0, R2, R2
+	ADD R1, R2, R3
+	ADD R1, R3, R4
+	ADD R1, R4, R5
+	MOVD alpha+16(FP), R6
+	CBZ R6, empty4
+	ADD R11, R6, R6
+	FMOVQ 0(R6), F6
+	FLDPQ 0(R2), (F8, F9)
+	FLDPQ 32(R2), (F10, F11)
+	WORD $0x4f869108 // fmul v8.4s, v8.4s, v6.s[0]
+	WORD $0x4f869129 // fmul v9.4s, v9.4s, v6.s[0]
+	WORD $0x4f86914a // fmul v10.4s, v10.4s, v6.s[0]
+	WORD $0x4f86916b // fmul v11.4s, v11.4s, v6.s[0]
+	FLDPQ 0(R3), (F12, F13)
+	FLDPQ 32(R3), (F14, F15)
+	WORD $0x4fa6918c // fmul v12.4s, v12.4s, v6.s[1]
+	WORD $0x4fa691ad // fmul v13.4s, v13.4s, v6.s[1]
+	WORD $0x4fa691ce // fmul v14.4s, v14.4s, v6.s[1]
+	WORD $0x4fa691ef // fmul v15.4s, v15.4s, v6.s[1]
+	FLDPQ 0(R4), (F16, F17)
+	FLDPQ 32(R4), (F18, F19)
+	WORD $0x4f869a10 // fmul v16.4s, v16.4s, v6.s[2]
+	WORD $0x4f869a31 // fmul v17.4s, v17.4s, v6.s[2]
+	WORD $0x4f869a52 // fmul v18.4s, v18.4s, v6.s[2]
+	WORD $0x4f869a73 // fmul v19.4s, v19.4s, v6.s[2]
+	FLDPQ 0(R5), (F20, F21)
+	FLDPQ 32(R5), (F22, F23)
+	WORD $0x4fa69a94 // fmul v20.4s, v20.4s, v6.s[3]
+	WORD $0x4fa69ab5 // fmul v21.4s, v21.4s, v6.s[3]
+	WORD $0x4fa69ad6 // fmul v22.4s, v22.4s, v6.s[3]
+	WORD $0x4fa69af7 // fmul v23.4s, v23.4s, v6.s[3]
+	B ready5
+empty4:
+	VEOR V8.B16, V8.B16, V8.B16
+	VEOR V9.B16, V9.B16, V9.B16
+	VEOR V10.B16, V10.B16, V10.B16
+	VEOR V11.B16, V11.B16, V11.B16
+	VEOR V12.B16, V12.B16, V12.B16
+	VEOR V13.B16, V13.B16, V13.B16
+	VEOR V14.B16, V14.B16, V14.B16
+	VEOR V15.B16, V15.B16, V15.B16
+	VEOR V16.B16, V16.B16, V16.B16
+	VEOR V17.B16, V17.B16, V17.B16
+	VEOR V18.B16, V18.B16, V18.B16
+	VEOR V19.B16, V19.B16, V19.B16
+	VEOR V20.B16, V20.B16, V20.B16
+	VEOR V21.B16, V21.B16, V21.B16
+	VEOR V22.B16, V22.B16, V22.B16
+	VEOR V23.B16, V23.B16, V23.B16
+ready5:
+	MOVD R7, R15
+	MOVD R8, R16
+	MOVD p+8(FP), R17
+	ADD R11, R17, R17
+	MOVD n+40(FP), R19
+	CMP $2, R10
+	BLT single6
+	SUBS $2, R19, R19
+	BLT rest9
+	PCALIGN $32
+loop8:
+	FLDPQ 0(R15), (F0, F1)
+	WORD $0x0e217802 // fcvtl v2.4s, v0.4h
+	WORD $0x4e217803 // fcvtl2 v3.4s, v0.8h
+	WORD $0x0e217824 // fcvtl v4.4s, v1.4h
+	WORD $0x4e217825 // fcvtl2 v5.4s, v1.8h
+	FMOVQ 0(R17), F6
+	ADD R9, R17, R17
+	PRFM 0(R16), PLDL1KEEP
+	WORD $0x4f861048 // fmla v8.4s, v2.4s, v6.s[0]
+	WORD $0x4f861069 // fmla v9.4s, v3.4s, v6.s[0]
+	WORD $0x4f86108a // fmla v10.4s, v4.4s, v6.s[0]
+	WORD $0x4f8610ab // fmla v11.4s, v5.4s, v6.s[0]
+	WORD $0x4fa6104c // fmla v12.4s, v2.4s, v6.s[1]
+	WORD $0x4fa6106d // fmla v13.4s, v3.4s, v6.s[1]
+	WORD $0x4fa6108e // fmla v14.4s, v4.4s, v6.s[1]
+	WORD $0x4fa610af // fmla v15.4s, v5.4s, v6.s[1]
+	WORD $0x4f861850 // fmla v16.4s, v2.4s, v6.s[2]
+	WORD $0x4f861871 // fmla v17.4s, v3.4s, v6.s[2]
+	WORD $0x4f861892 // fmla v18.4s, v4.4s, v6.s[2]
+	WORD $0x4f8618b3 // fmla v19.4s, v5.4s, v6.s[2]
+	WORD $0x4fa61854 // fmla v20.4s, v2.4s, v6.s[3]
+	WORD $0x4fa61875 // fmla v21.4s, v3.4s, v6.s[3]
+	WORD $0x4fa61896 // fmla v22.4s, v4.4s, v6.s[3]
+	WORD $0x4fa618b7 // fmla v23.4s, v5.4s, v6.s[3]
+	FLDPQ 32(R15), (F0, F1)
+	WORD $0x0e217802 // fcvtl v2.4s, v0.4h
+	WORD $0x4e217803 // fcvtl2 v3.4s, v0.8h
+	WORD $0x0e217824 // fcvtl v4.4s, v1.4h
+	WORD $0x4e217825 // fcvtl2 v5.4s, v1.8h
+	FMOVQ 0(R17), F6
+	ADD R9, R17, R17
+	WORD $0x4f861048 // fmla v8.4s, v2.4s, v6.s[0]
+	WORD $0x4f861069 // fmla v9.4s, v3.4s, v6.s[0]
+	WORD $0x4f86108a // fmla v10.4s, v4.4s, v6.s[0]
+	WORD $0x4f8610ab // fmla v11.4s, v5.4s, v6.s[0]
+	WORD $0x4fa6104c // fmla v12.4s, v2.4s, v6.s[1]
+	WORD $0x4fa6106d // fmla v13.4s, v3.4s, v6.s[1]
+	WORD $0x4fa6108e // fmla v14.4s, v4.4s, v6.s[1]
+	WORD $0x4fa610af // fmla v15.4s, v5.4s, v6.s[1]
+	WORD $0x4f861850 // fmla v16.4s, v2.4s, v6.s[2]
+	WORD $0x4f861871 // fmla v17.4s, v3.4s, v6.s[2]
+	WORD $0x4f861892 // fmla v18.4s, v4.4s, v6.s[2]
+	WORD $0x4f8618b3 // fmla v19.4s, v5.4s, v6.s[2]
+	WORD $0x4fa61854 // fmla v20.4s, v2.4s, v6.s[3]
+	WORD $0x4fa61875 // fmla v21.4s, v3.4s, v6.s[3]
+	WORD $0x4fa61896 // fmla v22.4s, v4.4s, v6.s[3]
+	WORD $0x4fa618b7 // fmla v23.4s, v5.4s, v6.s[3]
+	ADD $64, R15, R15
+	ADD $64, R16, R16
+	SUBS $2, R19, R19
+	BGE loop8
+rest9:
+	ADD $2, R19, R19
+	CBZ R19, done11
+	PCALIGN $32
+loop10:
+	FLDPQ 0(R15), (F0, F1)
+	WORD $0x0e217802 // fcvtl v2.4s, v0.4h
+	WORD $0x4e217803 // fcvtl2 v3.4s, v0.8h
+	WORD $0x0e217824 // fcvtl v4.4s, v1.4h
+	WORD $0x4e217825 // fcvtl2 v5.4s, v1.8h
+	FMOVQ 0(R17), F6
+	ADD R9, R17, R17
+	PRFM 0(R16), PLDL1KEEP
+	WORD $0x4f861048 // fmla v8.4s, v2.4s, v6.s[0]
+	WORD $0x4f861069 // fmla v9.4s, v3.4s, v6.s[0]
+	WORD $0x4f86108a // fmla v10.4s, v4.4s, v6.s[0]
+	WORD $0x4f8610ab // fmla v11.4s, v5.4s, v6.s[0]
+	WORD $0x4fa6104c // fmla v12.4s, v2.4s, v6.s[1]
+	WORD $0x4fa6106d // fmla v13.4s, v3.4s, v6.s[1]
+	WORD $0x4fa6108e // fmla v14.4s, v4.4s, v6.s[1]
+	WORD $0x4fa610af // fmla v15.4s, v5.4s, v6.s[1]
+	WORD $0x4f861850 // fmla v16.4s, v2.4s, v6.s[2]
+	WORD $0x4f861871 // fmla v17.4s, v3.4s, v6.s[2]
+	WORD $0x4f861892 // fmla v18.4s, v4.4s, v6.s[2]
+	WORD $0x4f8618b3 // fmla v19.4s, v5.4s, v6.s[2]
+	WORD $0x4fa61854 // fmla v20.4s, v2.4s, v6.s[3]
+	WORD $0x4fa61875 // fmla v21.4s, v3.4s, v6.s[3]
+	WORD $0x4fa61896 // fmla v22.4s, v4.4s, v6.s[3]
+	WORD $0x4fa618b7 // fmla v23.4s, v5.4s, v6.s[3]
+	ADD $32, R15, R15
+	ADD $32, R16, R16
+	SUBS $1, R19, R19
+	BNE loop10
+done11:
+	B done7
+single6:
+	SUBS $2, R19, R19
+	BLT rest13
+	PCALIGN $32
+loop12:
+	FLDPQ 0(R15), (F0, F1)
+	WORD $0x0e217802 // fcvtl v2.4s, v0.4h
+	WORD $0x4e217803 // fcvtl2 v3.4s, v0.8h
+	WORD $0x0e217824 // fcvtl v4.4s, v1.4h
+	WORD $0x4e217825 // fcvtl2 v5.4s, v1.8h
+	FMOVQ 0(R17), F6
+	ADD R9, R17, R17
+	PRFM 0(R16), PLDL1KEEP
+	WORD $0x4f861048 // fmla v8.4s, v2.4s, v6.s[0]
+	WORD $0x4f861069 // fmla v9.4s, v3.4s, v6.s[0]
+	WORD $0x4f86108a // fmla v10.4s, v4.4s, v6.s[0]
+	WORD $0x4f8610ab // fmla v11.4s, v5.4s, v6.s[0]
+	FLDPQ 32(R15), (F0, F1)
+	WORD $0x0e217802 // fcvtl v2.4s, v0.4h
+	WORD $0x4e217803 // fcvtl2 v3.4s, v0.8h
+	WORD $0x0e217824 // fcvtl v4.4s, v1.4h
+	WORD $0x4e217825 // fcvtl2 v5.4s, v1.8h
+	FMOVQ 0(R17), F6
+	ADD R9, R17, R17
+	WORD $0x4f861048 // fmla v8.4s, v2.4s, v6.s[0]
+	WORD $0x4f861069 // fmla v9.4s, v3.4s, v6.s[0]
+	WORD $0x4f86108a // fmla v10.4s, v4.4s, v6.s[0]
+	WORD $0x4f8610ab // fmla v11.4s, v5.4s, v6.s[0]
+	ADD $64, R15, R15
+	ADD $64, R16, R16
+	SUBS $2, R19, R19
+	BGE loop12
+rest13:
+	ADD $2, R19, R19
+	CBZ R19, done15
+	PCALIGN $32
+loop14:
+	FLDPQ 0(R15), (F0, F1)
+	WORD $0x0e217802 // fcvtl v2.4s, v0.4h
+	WORD $0x4e217803 // fcvtl2 v3.4s, v0.8h
+	WORD $0x0e217824 // fcvtl v4.4s, v1.4h
+	WORD $0x4e217825 // fcvtl2 v5.4s, v1.8h
+	FMOVQ 0(R17), F6
+	ADD R9, R17, R17
+	PRFM 0(R16), PLDL1KEEP
+	WORD $0x4f861048 // fmla v8.4s, v2.4s, v6.s[0]
+	WORD $0x4f861069 // fmla v9.4s, v3.4s, v6.s[0]
+	WORD $0x4f86108a // fmla v10.4s, v4.4s, v6.s[0]
+	WORD $0x4f8610ab // fmla v11.4s, v5.4s, v6.s[0]
+	ADD $32, R15, R15
+	ADD $32, R16, R16
+	SUBS $1, R19, R19
+	BNE loop14
+done15:
+done7:
+	FSTPQ (F8, F9), 0(R2)
+	FSTPQ (F10, F11), 32(R2)
+	FSTPQ (F12, F13), 0(R3)
+	FSTPQ (F14, F15), 32(R3)
+	FSTPQ (F16, F17), 0(R4)
+	FSTPQ (F18, F19), 32(R4)
+	FSTPQ (F20, F21), 0(R5)
+	FSTPQ (F22, F23), 32(R5)
+	ADD $16, R11, R11
+	SUBS $4, R10, R10
+	BGT lanes3
+	MOVD R8, R7
+	ADD $64, R0, R0
+	SUBS $1, R13, R13
+	BNE loop1
+done2:
+	RET
+
+// func widenBF16NEON(dst *float32, src *byte, n int)
+TEXT ·widenBF16NEON(SB), NOSPLIT, $0-24
+	MOVD dst+0(FP), R0
+	MOVD src+8(FP), R1
+	VEOR V1.B16, V1.B16, V1.B16
+	MOVD n+16(FP), R2
+	AND $7, R2, R3
+	LSR $3, R2, R2
+	CBZ R2, done2
+	PCALIGN $32
+loop1:
+	FMOVQ 0(R1), F0
+	VZIP1 V0.H8, V1.H8, V2.H8
+	VZIP2 V0.H8, V1.H8, V3.H8
+	FSTPQ (F2, F3), 0(R0)
+	ADD $16, R1, R1
+	ADD $32, R0, R0
+	SUBS $1, R2, R2
+	BNE loop1
+done2:
+	CBZ R3, done4
+	PCALIGN $32
+loop3:
+	VLD1 (R1), V0.H[0]
+	VZIP1 V0.H8, V1.H8, V2.H8
+	VZIP2 V0.H8, V1.H8, V3.H8
+	FMOVS F2, 0(R0)
+	ADD $2, R1, R1
+	ADD $4, R0, R0
+	SUBS $1, R3, R3
+	BNE loop3
+done4:
+	RET
+
+// func narrowBF16NEON(dst *byte, src *float32, n int)
+TEXT ·narrowBF16NEON(SB), NOSPLIT, $0-24
+	MOVD dst+0(FP), R0
+	MOVD src+8(FP), R1
+	MOVW $0x7fff, R2
+	VDUP R2, V2.S4
+	MOVW $0x400000, R2
+	VDUP R2, V3.S4
+	MOVD n+16(FP), R3
+	AND $7, R3, R4
+	LSR $3, R3, R3
+	CBZ R3, done2
+	PCALIGN $32
+loop1:
+	FLDPQ 0(R1), (F0, F1)
+	VSHL $15, V0.S4, V4.S4
+	VUSHR $31, V4.S4, V4.S4
+	VADD V2.S4, V4.S4, V4.S4
+	VADD V0.S4, V4.S4, V4.S4
+	WORD $0x4e20e405 // fcmeq v5.4s, v0.4s, v0.4s
+	VORR V3.B16, V0.B16, V0.B16
+	VBSL V0.B16, V4.B16, V5.B16
+	VSHL $15, V1.S4, V4.S4
+	VUSHR $31, V4.S4, V4.S4
+	VADD V2.S4, V4.S4, V4.S4
+	VADD V1.S4, V4.S4, V4.S4
+	WORD $0x4e21e426 // fcmeq v6.4s, v1.4s, v1.4s
+	VORR V3.B16, V1.B16, V1.B16
+	VBSL V1.B16, V4.B16, V6.B16
+	VUZP2 V6.H8, V5.H8, V0.H8
+	FMOVQ F0, 0(R0)
+	ADD $32, R1, R1
+	ADD $16, R0, R0
+	SUBS $1, R3, R3
+	BNE loop1
+done2:
+	CBZ R4, done4
+	PCALIGN $32
+loop3:
+	FMOVS 0(R1), F0
+	VSHL $15, V0.S4, V4.S4
+	VUSHR $31, V4.S4, V4.S4
+	VADD V2.S4, V4.S4, V4.S4
+	VADD V0.S4, V4.S4, V4.S4
+	WORD $0x4e20e405 // fcmeq v5.4s, v0.4s, v0.4s
+	VORR V3.B16, V0.B16, V0.B16
+	VBSL V0.B16, V4.B16, V5.B16
+	VSHL $15, V1.S4, V4.S4
+	VUSHR $31, V4.S4, V4.S4
+	VADD V2.S4, V4.S4, V4.S4
+	VADD V1.S4, V4.S4, V4.S4
+	WORD $0x4e21e426 // fcmeq v6.4s, v1.4s, v1.4s
+	VORR V3.B16, V1.B16, V1.B16
+	VBSL V1.B16, V4.B16, V6.B16
+	VUZP2 V6.H8, V5.H8, V0.H8
+	VST1 V0.H[0], (R0)
+	ADD $4, R1, R1
+	ADD $2, R0, R0
+	SUBS $1, R4, R4
+	BNE loop3
+done4:
+	RET
+
+// func widenF16NEON(dst *float32, src *byte, n int)
+TEXT ·widenF16NEON(SB), NOSPLIT, $0-24
+	MOVD dst+0(FP), R0
+	MOVD src+8(FP), R1
+	VEOR V1.B16, V1.B16, V1.B16
+	MOVD n+16(FP), R2
+	AND $7, R2, R3
+	LSR $3, R2, R2
+	CBZ R2, done2
+	PCALIGN $32
+loop1:
+	FMOVQ 0(R1), F0
+	WORD $0x0e217802 // fcvtl v2.4s, v0.4h
+	WORD $0x4e217803 // fcvtl2 v3.4s, v0.8h
+	FSTPQ (F2, F3), 0(R0)
+	ADD $16, R1, R1
+	ADD $32, R0, R0
+	SUBS $1, R2, R2
+	BNE loop1
+done2:
+	CBZ R3, done4
+	PCALIGN $32
+loop3:
+	VLD1 (R1), V0.H[0]
+	WORD $0x0e217802 // fcvtl v2.4s, v0.4h
+	WORD $0x4e217803 // fcvtl2 v3.4s, v0.8h
+	FMOVS F2, 0(R0)
+	ADD $2, R1, R1
+	ADD $4, R0, R0
+	SUBS $1, R3, R3
+	BNE loop3
+done4:
+	RET
+
+// func narrowF16NEON(dst *byte, src *float32, n int)
+TEXT ·narrowF16NEON(SB), NOSPLIT, $0-24
+	MOVD dst+0(FP), R0
+	MOVD src+8(FP), R1
+	MOVD n+16(FP), R2
+	AND $7, R2, R3
+	LSR $3, R2, R2
+	CBZ R2, done2
+	PCALIGN $32
+loop1:
+	FLDPQ 0(R1), (F0, F1)
+	WORD $0x0e216800 // fcvtn v0.4h, v0.4s
+	WORD $0x4e216820 // fcvtn2 v0.8h, v1.4s
+	FMOVQ F0, 0(R0)
+	ADD $32, R1, R1
+	ADD $16, R0, R0
+	SUBS $1, R2, R2
+	BNE loop1
+done2:
+	CBZ R3, done4
+	PCALIGN $32
+loop3:
+	FMOVS 0(R1), F0
+	WORD $0x0e216800 // fcvtn v0.4h, v0.4s
+	WORD $0x4e216820 // fcvtn2 v0.8h, v1.4s
+	VST1 V0.H[0], (R0)
+	ADD $4, R1, R1
+	ADD $2, R0, R0
+	SUBS $1, R3, R3
+	BNE loop3
+done4:
+	RET

@@ -133,3 +133,53 @@ func packRowsNEON(dst, src *float32, off *int, n, d, step int) (finite bool)
 //
 //go:noescape
 func unpackRowsNEON(dst *float32, off *int, src *float32, n, d, step int, mul float32)
+
+// scoreF32NEON is Stored.Score; works like scoreStoredGeneric.
+//
+//go:noescape
+func scoreF32NEON(s, max, q *float32, k, next *byte, dk, panels, rows, w int)
+
+// accumulateF32NEON is Stored.Accumulate; works like accumulateStoredGeneric.
+//
+//go:noescape
+func accumulateF32NEON(o, p, alpha *float32, v, next *byte, n, step, panels, rows, w int)
+
+// scoreBF16NEON is Stored.Score; works like scoreStoredGeneric.
+//
+//go:noescape
+func scoreBF16NEON(s, max, q *float32, k, next *byte, dk, panels, rows, w int)
+
+// accumulateBF16NEON is Stored.Accumulate; works like accumulateStoredGeneric.
+//
+//go:noescape
+func accumulateBF16NEON(o, p, alpha *float32, v, next *byte, n, step, panels, rows, w int)
+
+// scoreF16NEON is Stored.Score; works like scoreStoredGeneric.
+//
+//go:noescape
+func scoreF16NEON(s, max, q *float32, k, next *byte, dk, panels, rows, w int)
+
+// accumulateF16NEON is Stored.Accumulate; works like accumulateStoredGeneric.
+//
+//go:noescape
+func accumulateF16NEON(o, p, alpha *float32, v, next *byte, n, step, panels, rows, w int)
+
+// widenBF16NEON is Stored.Widen; works like widenGeneric.
+//
+//go:noescape
+func widenBF16NEON(dst *float32, src *byte, n int)
+
+// narrowBF16NEON is Stored.Narrow; works like narrowGeneric.
+//
+//go:noescape
+func narrowBF16NEON(dst *byte, src *float32, n int)
+
+// widenF16NEON is Stored.Widen; works like widenGeneric.
+//
+//go:noescape
+func widenF16NEON(dst *float32, src *byte, n int)
+
+// narrowF16NEON is Stored.Narrow; works like narrowGeneric.
+//
+//go:noescape
+func narrowF16NEON(dst *byte, src *float32, n int)

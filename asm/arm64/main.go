@@ -51,6 +51,14 @@ func main() {
 	g.packV()
 	g.packRows()
 	g.unpackRows()
+	for _, f := range []format{float32s, bfloat16s, float16s} {
+		g.scoreStored(f)
+		g.accumulateStored(f)
+	}
+	for _, f := range []format{bfloat16s, float16s} {
+		g.widenStored(f)
+		g.narrowStored(f)
+	}
 	write("../kernel_arm64.s", g.Assembly(header))
 	write("../stubs_arm64.go", g.Stubs(header+"\npackage attention\n"))
 	p := &gen{}

@@ -33,14 +33,19 @@ var cores = []core{
 }
 
 // loops are the functions whose inner loop is shown. Those of multiply-adds are
-// held to the floors: at the widest strip, and for pairs of panels.
+// held to the floors, at the widest strip and for pairs of panels, or to a part of
+// them: those for few rows have fewer multiply-adds for each load, and what widens
+// 16-bit formats takes their pipes.
 var loops = []struct {
 	function string
-	held     bool
+	held     float64 // part of the floors
 }{
-	{"scoreNEON_12", true}, {"accumulateNEON_12", true}, {"addOuterNEON", true},
-	{"scoreNEON_8", false}, {"scoreNEON_4", false},
-	{"softmaxNEON", false}, {"gradientNEON", false}, {"softcapNEON", false},
+	{"scoreNEON_12", 1}, {"accumulateNEON_12", 1}, {"addOuterNEON", 1},
+	{"scoreF32NEON", .85}, {"accumulateF32NEON", .85},
+	{"scoreBF16NEON", .78}, {"accumulateBF16NEON", .78},
+	{"scoreF16NEON", .54}, {"accumulateF16NEON", .54},
+	{"scoreNEON_8", 0}, {"scoreNEON_4", 0},
+	{"softmaxNEON", 0}, {"gradientNEON", 0}, {"softcapNEON", 0},
 }
 
 func main() {
@@ -65,14 +70,14 @@ func main() {
 		for _, c := range cores {
 			cycles := c.cycles(body)
 			percent := 100 * float64(fma) / float64(c.pipes) / cycles
-			if l.held {
+			if l.held > 0 {
 				fmt.Printf(" %.1f %% |", percent)
 			} else {
 				fmt.Printf(" %.1f cycles, %.1f %% |", cycles, percent)
 			}
-			if l.held && percent < c.floor {
+			if floor := l.held * c.floor; percent < floor {
 				failed = true
-				log.Printf("model: %s reaches %.1f %% of the multiply-adds of %s at dispatch %d, must %.0f", l.function, percent, c.name, c.dispatch, c.floor)
+				log.Printf("model: %s reaches %.1f %% of the multiply-adds of %s at dispatch %d, must %.0f", l.function, percent, c.name, c.dispatch, floor)
 			}
 		}
 		fmt.Println()

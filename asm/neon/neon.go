@@ -134,6 +134,18 @@ func (g *Gen) Fcvtl2(d, n V) {
 	g.word(0x4e617800|n.bits(5)|d.bits(0), "fcvtl2 v%d.2d, v%d.4s", d, n)
 }
 
+// FcvtlH turns the lower four float16 into float32, and Fcvtl2H the upper four;
+// FcvtnH and Fcvtn2H round four float32 to the lower and to the upper four
+// float16. FcvtnH clears the upper four.
+func (g *Gen) FcvtlH(d, n V) { g.word(0x0e217800|n.bits(5)|d.bits(0), "fcvtl v%d.4s, v%d.4h", d, n) }
+func (g *Gen) Fcvtl2H(d, n V) {
+	g.word(0x4e217800|n.bits(5)|d.bits(0), "fcvtl2 v%d.4s, v%d.8h", d, n)
+}
+func (g *Gen) FcvtnH(d, n V) { g.word(0x0e216800|n.bits(5)|d.bits(0), "fcvtn v%d.4h, v%d.4s", d, n) }
+func (g *Gen) Fcvtn2H(d, n V) {
+	g.word(0x4e216800|n.bits(5)|d.bits(0), "fcvtn2 v%d.8h, v%d.4s", d, n)
+}
+
 // BitsD repeats a 64-bit constant, by way of a general register.
 func (g *Gen) BitsD(d V, bits uint64, t X) {
 	g.line("MOVD $0x%x, %v", bits, t)
@@ -152,7 +164,8 @@ func (g *Gen) Scvtf(d, n V) { g.two("scvtf", 0x4e21d800, d, n) }
 // Abs is that of four int32.
 func (g *Gen) Abs(d, n V) { g.two("abs", 0x4ea0b800, d, n) }
 
-// FmlaElement is d + n·m[i] with one rounding.
+// FmulElement is n·m[i], and FmlaElement d + n·m[i] with one rounding.
+func (g *Gen) FmulElement(d, n, m V, i int) { g.element("fmul", 0x4f809000, d, n, m, i) }
 func (g *Gen) FmlaElement(d, n, m V, i int) { g.element("fmla", 0x4f801000, d, n, m, i) }
 
 // Sshr shifts four int32 right, the sign following.
@@ -174,6 +187,7 @@ func (g *Gen) Mov(d, n V)             { g.line("VMOV %v.B16, %v.B16", n, d) }
 func (g *Gen) Zero(d V)               { g.line("VEOR %v.B16, %v.B16, %v.B16", d, d, d) }
 func (g *Gen) And(d, n, m V)          { g.line("VAND %v.B16, %v.B16, %v.B16", m, n, d) }
 func (g *Gen) Orr(d, n, m V)          { g.line("VORR %v.B16, %v.B16, %v.B16", m, n, d) }
+func (g *Gen) AddInt(d, n, m V)       { g.line("VADD %v.S4, %v.S4, %v.S4", m, n, d) }
 func (g *Gen) SubInt(d, n, m V)       { g.line("VSUB %v.S4, %v.S4, %v.S4", m, n, d) }
 func (g *Gen) Shl(d, n V, shift int)  { g.line("VSHL $%d, %v.S4, %v.S4", shift, n, d) }
 func (g *Gen) Ushr(d, n V, shift int) { g.line("VUSHR $%d, %v.S4, %v.S4", shift, n, d) }
@@ -197,6 +211,13 @@ func (g *Gen) Trn1(d, n, m V)  { g.line("VTRN1 %v.S4, %v.S4, %v.S4", m, n, d) }
 func (g *Gen) Trn2(d, n, m V)  { g.line("VTRN2 %v.S4, %v.S4, %v.S4", m, n, d) }
 func (g *Gen) Zip1D(d, n, m V) { g.line("VZIP1 %v.D2, %v.D2, %v.D2", m, n, d) }
 func (g *Gen) Zip2D(d, n, m V) { g.line("VZIP2 %v.D2, %v.D2, %v.D2", m, n, d) }
+
+// Zip1H and Zip2H interleave the 16-bit lanes of the lower and of the upper halves
+// of n and m, Uzp2H joins their odd ones.
+
+func (g *Gen) Zip1H(d, n, m V) { g.line("VZIP1 %v.H8, %v.H8, %v.H8", m, n, d) }
+func (g *Gen) Zip2H(d, n, m V) { g.line("VZIP2 %v.H8, %v.H8, %v.H8", m, n, d) }
+func (g *Gen) Uzp2H(d, n, m V) { g.line("VUZP2 %v.H8, %v.H8, %v.H8", m, n, d) }
 
 // Memory.
 
@@ -230,6 +251,10 @@ func (g *Gen) StrLane(d V, i int, base X) { lane(i); g.line("VST1 %v.S[%d], (%v)
 
 // LdrLane loads one lane from base.
 func (g *Gen) LdrLane(d V, i int, base X) { lane(i); g.line("VLD1 (%v), %v.S[%d]", base, d, i) }
+
+// LdrH and StrH move 16 bits, the lowest of a register, whose rest stays.
+func (g *Gen) LdrH(d V, base X) { g.line("VLD1 (%v), %v.H[0]", base, d) }
+func (g *Gen) StrH(d V, base X) { g.line("VST1 %v.H[0], (%v)", d, base) }
 
 // Prefetch fetches a line for reading.
 func (g *Gen) Prefetch(base X, offset int) { g.line("PRFM %d(%v), PLDL1KEEP", offset, base) }

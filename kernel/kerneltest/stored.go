@@ -27,7 +27,7 @@ func (s *suite) store(f kernel.Format, x []float32) []byte {
 // rowCounts are the numbers of rows to try of a strip of w lanes.
 func rowCounts(w int) []int {
 	var counts []int
-	for _, n := range []int{1, 3, 4, 5, 8, 12, 13} {
+	for _, n := range []int{1, 2, 3, 4, 5, 6, 8, 12, 13} {
 		if n < w {
 			counts = append(counts, n)
 		}
