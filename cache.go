@@ -89,7 +89,7 @@ func NewCache(cfg CacheConfig) (*Cache, error) {
 	c.kHead = cfg.PageKeys * cfg.HeadDim * kernel.Format(cfg.Format).Size()
 	c.vHead = cfg.PageKeys * roundUp(cfg.ValueDim, kernel.Run) * kernel.Format(cfg.Format).Size()
 	heads := cfg.Pages * cfg.KVHeads
-	c.k, c.v, c.finite = make([]byte, heads*c.kHead), make([]byte, heads*c.vHead), make([]bool, heads)
+	c.k, c.v, c.finite = allocate(heads*c.kHead), allocate(heads*c.vHead), make([]bool, heads)
 	c.refs, c.free = make([]int32, cfg.Pages), make([]int32, cfg.Pages)
 	for i := range c.free {
 		c.free[i] = int32(cfg.Pages - 1 - i)

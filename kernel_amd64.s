@@ -1262,24 +1262,25 @@ done10:
 	VZEROUPPER
 	RET
 
-// func softmaxAVX2(s *float32, max *float32, m *float32, l *float32, alpha *float32, n int, w int, unit float32)
-// Requires: AVX, AVX2, FMA3
-TEXT ·softmaxAVX2(SB), $0-60
+// func softmaxAVX2(s *float32, max *float32, m *float32, l *float32, alpha *float32, n int, w int, unit float32, fetch *byte)
+// Requires: AVX, AVX2, FMA3, MMX+
+TEXT ·softmaxAVX2(SB), $0-72
 	MOVQ s+0(FP), AX
 	MOVQ max+8(FP), CX
 	MOVQ m+16(FP), DX
 	MOVQ l+24(FP), BX
 	MOVQ alpha+32(FP), SI
 	MOVQ n+40(FP), DI
-	MOVQ w+48(FP), R8
-	SHLQ $0x02, R8
-	XORQ R12, R12
+	MOVQ fetch+64(FP), R8
+	MOVQ w+48(FP), R9
+	SHLQ $0x02, R9
+	XORQ R13, R13
 
 column1:
-	VMOVUPS      (DX)(R12*1), Y2
-	VMOVUPS      (CX)(R12*1), Y1
+	VMOVUPS      (DX)(R13*1), Y2
+	VMOVUPS      (CX)(R13*1), Y1
 	VMAXPS       Y2, Y1, Y1
-	VMOVUPS      Y1, (DX)(R12*1)
+	VMOVUPS      Y1, (DX)(R13*1)
 	VMOVUPS      wordff7fffff<>+0(SB), Y0
 	VMAXPS       Y1, Y0, Y0
 	VXORPS       word80000000<>+0(SB), Y0, Y0
@@ -1293,7 +1294,7 @@ column1:
 	VSUBPS       Y14, Y8, Y15
 	VSUBPS       Y15, Y2, Y2
 	VPSLLD       $0x17, Y8, Y15
-	VMOVUPS      Y15, (SI)(R12*1)
+	VMOVUPS      Y15, (SI)(R13*1)
 	VMOVUPS      word39a61c3b<>+0(SB), Y14
 	VMOVAPS      Y14, Y8
 	VMOVUPS      word3b2fdf59<>+0(SB), Y14
@@ -1308,24 +1309,28 @@ column1:
 	VFMADD213PS  Y14, Y2, Y8
 	VMOVUPS      word40000000<>+0(SB), Y14
 	VFMADD213PS  Y14, Y2, Y8
-	VMULPS       (SI)(R12*1), Y8, Y8
-	VMOVUPS      Y8, (SI)(R12*1)
+	VMULPS       (SI)(R13*1), Y8, Y8
+	VMOVUPS      Y8, (SI)(R13*1)
 	VXORPS       Y1, Y1, Y1
-	LEAQ         (AX)(R12*1), R10
-	MOVQ         DI, R9
-	SUBQ         $0x06, R9
+	LEAQ         (AX)(R13*1), R11
+	MOVQ         DI, R10
+	SUBQ         $0x06, R10
 	JL           done3
 	PCALIGN      $0x40
 
 rows2:
-	LEAQ         (R10)(R8*2), R11
-	ADDQ         R8, R11
-	VADDPS       (R10), Y0, Y2
-	VADDPS       (R10)(R8*1), Y0, Y3
-	VADDPS       (R10)(R8*2), Y0, Y4
-	VADDPS       (R11), Y0, Y5
-	VADDPS       (R11)(R8*1), Y0, Y6
-	VADDPS       (R11)(R8*2), Y0, Y7
+	LEAQ         (R11)(R9*2), R12
+	ADDQ         R9, R12
+	VADDPS       (R11), Y0, Y2
+	PREFETCHT0   (R8)
+	VADDPS       (R11)(R9*1), Y0, Y3
+	VADDPS       (R11)(R9*2), Y0, Y4
+	PREFETCHT0   64(R8)
+	VADDPS       (R12), Y0, Y5
+	VADDPS       (R12)(R9*1), Y0, Y6
+	PREFETCHT0   128(R8)
+	VADDPS       (R12)(R9*2), Y0, Y7
+	ADDQ         $0x000000c0, R8
 	VBROADCASTSS unit+56(FP), Y14
 	VMULPS       Y14, Y2, Y2
 	VMULPS       Y14, Y3, Y3
@@ -1350,27 +1355,27 @@ rows2:
 	VSUBPS       Y14, Y8, Y15
 	VSUBPS       Y15, Y2, Y2
 	VPSLLD       $0x17, Y8, Y15
-	VMOVUPS      Y15, (R10)
+	VMOVUPS      Y15, (R11)
 	VSUBPS       Y14, Y9, Y15
 	VSUBPS       Y15, Y3, Y3
 	VPSLLD       $0x17, Y9, Y15
-	VMOVUPS      Y15, (R10)(R8*1)
+	VMOVUPS      Y15, (R11)(R9*1)
 	VSUBPS       Y14, Y10, Y15
 	VSUBPS       Y15, Y4, Y4
 	VPSLLD       $0x17, Y10, Y15
-	VMOVUPS      Y15, (R10)(R8*2)
+	VMOVUPS      Y15, (R11)(R9*2)
 	VSUBPS       Y14, Y11, Y15
 	VSUBPS       Y15, Y5, Y5
 	VPSLLD       $0x17, Y11, Y15
-	VMOVUPS      Y15, (R11)
+	VMOVUPS      Y15, (R12)
 	VSUBPS       Y14, Y12, Y15
 	VSUBPS       Y15, Y6, Y6
 	VPSLLD       $0x17, Y12, Y15
-	VMOVUPS      Y15, (R11)(R8*1)
+	VMOVUPS      Y15, (R12)(R9*1)
 	VSUBPS       Y14, Y13, Y15
 	VSUBPS       Y15, Y7, Y7
 	VPSLLD       $0x17, Y13, Y15
-	VMOVUPS      Y15, (R11)(R8*2)
+	VMOVUPS      Y15, (R12)(R9*2)
 	VMOVUPS      word39a61c3b<>+0(SB), Y14
 	VMOVAPS      Y14, Y8
 	VMOVAPS      Y14, Y9
@@ -1420,38 +1425,40 @@ rows2:
 	VFMADD213PS  Y14, Y5, Y11
 	VFMADD213PS  Y14, Y6, Y12
 	VFMADD213PS  Y14, Y7, Y13
-	VMULPS       (R10), Y8, Y8
-	VMULPS       (R10)(R8*1), Y9, Y9
-	VMULPS       (R10)(R8*2), Y10, Y10
-	VMULPS       (R11), Y11, Y11
-	VMULPS       (R11)(R8*1), Y12, Y12
-	VMULPS       (R11)(R8*2), Y13, Y13
-	VMOVUPS      Y8, (R10)
+	VMULPS       (R11), Y8, Y8
+	VMULPS       (R11)(R9*1), Y9, Y9
+	VMULPS       (R11)(R9*2), Y10, Y10
+	VMULPS       (R12), Y11, Y11
+	VMULPS       (R12)(R9*1), Y12, Y12
+	VMULPS       (R12)(R9*2), Y13, Y13
+	VMOVUPS      Y8, (R11)
 	VADDPS       Y8, Y1, Y1
-	VMOVUPS      Y9, (R10)(R8*1)
+	VMOVUPS      Y9, (R11)(R9*1)
 	VADDPS       Y9, Y1, Y1
-	VMOVUPS      Y10, (R10)(R8*2)
+	VMOVUPS      Y10, (R11)(R9*2)
 	VADDPS       Y10, Y1, Y1
-	VMOVUPS      Y11, (R11)
+	VMOVUPS      Y11, (R12)
 	VADDPS       Y11, Y1, Y1
-	VMOVUPS      Y12, (R11)(R8*1)
+	VMOVUPS      Y12, (R12)(R9*1)
 	VADDPS       Y12, Y1, Y1
-	VMOVUPS      Y13, (R11)(R8*2)
+	VMOVUPS      Y13, (R12)(R9*2)
 	VADDPS       Y13, Y1, Y1
-	LEAQ         (R11)(R8*2), R10
-	ADDQ         R8, R10
-	SUBQ         $0x06, R9
+	LEAQ         (R12)(R9*2), R11
+	ADDQ         R9, R11
+	SUBQ         $0x06, R10
 	JGE          rows2
 
 done3:
-	ADDQ    $0x06, R9
-	SUBQ    $0x02, R9
+	ADDQ    $0x06, R10
+	SUBQ    $0x02, R10
 	JL      done5
 	PCALIGN $0x40
 
 rows4:
-	VADDPS       (R10), Y0, Y2
-	VADDPS       (R10)(R8*1), Y0, Y3
+	VADDPS       (R11), Y0, Y2
+	PREFETCHT0   (R8)
+	VADDPS       (R11)(R9*1), Y0, Y3
+	ADDQ         $0x40, R8
 	VBROADCASTSS unit+56(FP), Y14
 	VMULPS       Y14, Y2, Y2
 	VMULPS       Y14, Y3, Y3
@@ -1464,11 +1471,11 @@ rows4:
 	VSUBPS       Y14, Y8, Y15
 	VSUBPS       Y15, Y2, Y2
 	VPSLLD       $0x17, Y8, Y15
-	VMOVUPS      Y15, (R10)
+	VMOVUPS      Y15, (R11)
 	VSUBPS       Y14, Y9, Y15
 	VSUBPS       Y15, Y3, Y3
 	VPSLLD       $0x17, Y9, Y15
-	VMOVUPS      Y15, (R10)(R8*1)
+	VMOVUPS      Y15, (R11)(R9*1)
 	VMOVUPS      word39a61c3b<>+0(SB), Y14
 	VMOVAPS      Y14, Y8
 	VMOVAPS      Y14, Y9
@@ -1490,24 +1497,26 @@ rows4:
 	VMOVUPS      word40000000<>+0(SB), Y14
 	VFMADD213PS  Y14, Y2, Y8
 	VFMADD213PS  Y14, Y3, Y9
-	VMULPS       (R10), Y8, Y8
-	VMULPS       (R10)(R8*1), Y9, Y9
-	VMOVUPS      Y8, (R10)
+	VMULPS       (R11), Y8, Y8
+	VMULPS       (R11)(R9*1), Y9, Y9
+	VMOVUPS      Y8, (R11)
 	VADDPS       Y8, Y1, Y1
-	VMOVUPS      Y9, (R10)(R8*1)
+	VMOVUPS      Y9, (R11)(R9*1)
 	VADDPS       Y9, Y1, Y1
-	LEAQ         (R10)(R8*2), R10
-	SUBQ         $0x02, R9
+	LEAQ         (R11)(R9*2), R11
+	SUBQ         $0x02, R10
 	JGE          rows4
 
 done5:
-	ADDQ    $0x02, R9
-	SUBQ    $0x01, R9
+	ADDQ    $0x02, R10
+	SUBQ    $0x01, R10
 	JL      done7
 	PCALIGN $0x40
 
 rows6:
-	VADDPS       (R10), Y0, Y2
+	VADDPS       (R11), Y0, Y2
+	PREFETCHT0   (R8)
+	ADDQ         $0x20, R8
 	VBROADCASTSS unit+56(FP), Y14
 	VMULPS       Y14, Y2, Y2
 	VMOVUPS      wordc2fc0000<>+0(SB), Y14
@@ -1517,7 +1526,7 @@ rows6:
 	VSUBPS       Y14, Y8, Y15
 	VSUBPS       Y15, Y2, Y2
 	VPSLLD       $0x17, Y8, Y15
-	VMOVUPS      Y15, (R10)
+	VMOVUPS      Y15, (R11)
 	VMOVUPS      word39a61c3b<>+0(SB), Y14
 	VMOVAPS      Y14, Y8
 	VMOVUPS      word3b2fdf59<>+0(SB), Y14
@@ -1532,20 +1541,20 @@ rows6:
 	VFMADD213PS  Y14, Y2, Y8
 	VMOVUPS      word40000000<>+0(SB), Y14
 	VFMADD213PS  Y14, Y2, Y8
-	VMULPS       (R10), Y8, Y8
-	VMOVUPS      Y8, (R10)
+	VMULPS       (R11), Y8, Y8
+	VMOVUPS      Y8, (R11)
 	VADDPS       Y8, Y1, Y1
-	LEAQ         (R10)(R8*1), R10
-	SUBQ         $0x01, R9
+	LEAQ         (R11)(R9*1), R11
+	SUBQ         $0x01, R10
 	JGE          rows6
 
 done7:
-	ADDQ        $0x01, R9
-	VMOVUPS     (BX)(R12*1), Y2
-	VFMADD132PS (SI)(R12*1), Y1, Y2
-	VMOVUPS     Y2, (BX)(R12*1)
-	ADDQ        $0x20, R12
-	CMPQ        R12, R8
+	ADDQ        $0x01, R10
+	VMOVUPS     (BX)(R13*1), Y2
+	VFMADD132PS (SI)(R13*1), Y1, Y2
+	VMOVUPS     Y2, (BX)(R13*1)
+	ADDQ        $0x20, R13
+	CMPQ        R13, R9
 	JB          column1
 	VZEROUPPER
 	RET
@@ -4339,7 +4348,7 @@ done2:
 	RET
 
 // func scoreF32AVX2(s *float32, max *float32, q *float32, k *byte, next *byte, dk int, panels int, rows int, w int)
-// Requires: AVX, CMOV, FMA3, MMX+
+// Requires: AVX, FMA3, MMX+
 TEXT ·scoreF32AVX2(SB), $0-72
 	MOVQ   s+0(FP), AX
 	MOVQ   k+24(FP), CX
@@ -4371,19 +4380,16 @@ lanes2:
 	MOVQ    q+16(FP), R9
 	ADDQ    R8, R9
 	MOVQ    CX, R10
-	LEAQ    (CX)(BX*1), R11
-	CMPQ    R11, DX
-	CMOVQEQ next+32(FP), R11
-	MOVQ    dk+40(FP), R12
-	MOVQ    R12, R13
-	ANDQ    $0x03, R13
-	SHRQ    $0x02, R12
-	TESTQ   R12, R12
+	MOVQ    dk+40(FP), R11
+	MOVQ    R11, R12
+	ANDQ    $0x03, R12
+	SHRQ    $0x02, R11
+	TESTQ   R11, R11
 	JZ      done5
 	PCALIGN $0x40
 
 loop4:
-	PREFETCHT0   (R11)
+	PREFETCHT0   1024(R10)
 	VMOVUPS      (R10), Y8
 	VMOVUPS      32(R10), Y9
 	VBROADCASTSS (R9), Y10
@@ -4399,7 +4405,7 @@ loop4:
 	VFMADD231PS  Y8, Y13, Y6
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         SI, R9
-	PREFETCHT0   64(R11)
+	PREFETCHT0   1088(R10)
 	VMOVUPS      64(R10), Y8
 	VMOVUPS      96(R10), Y9
 	VBROADCASTSS (R9), Y10
@@ -4415,7 +4421,7 @@ loop4:
 	VFMADD231PS  Y8, Y13, Y6
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         SI, R9
-	PREFETCHT0   128(R11)
+	PREFETCHT0   1152(R10)
 	VMOVUPS      128(R10), Y8
 	VMOVUPS      160(R10), Y9
 	VBROADCASTSS (R9), Y10
@@ -4431,7 +4437,7 @@ loop4:
 	VFMADD231PS  Y8, Y13, Y6
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         SI, R9
-	PREFETCHT0   192(R11)
+	PREFETCHT0   1216(R10)
 	VMOVUPS      192(R10), Y8
 	VMOVUPS      224(R10), Y9
 	VBROADCASTSS (R9), Y10
@@ -4448,17 +4454,16 @@ loop4:
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         SI, R9
 	ADDQ         $0x00000100, R10
-	ADDQ         $0x00000100, R11
-	DECQ         R12
+	DECQ         R11
 	JNZ          loop4
 
 done5:
-	TESTQ   R13, R13
+	TESTQ   R12, R12
 	JZ      done7
 	PCALIGN $0x40
 
 loop6:
-	PREFETCHT0   (R11)
+	PREFETCHT0   1024(R10)
 	VMOVUPS      (R10), Y8
 	VMOVUPS      32(R10), Y9
 	VBROADCASTSS (R9), Y10
@@ -4475,8 +4480,7 @@ loop6:
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         SI, R9
 	ADDQ         $0x40, R10
-	ADDQ         $0x40, R11
-	DECQ         R13
+	DECQ         R12
 	JNZ          loop6
 
 done7:
@@ -4550,8 +4554,8 @@ done3:
 	RET
 
 // func accumulateF32AVX2(o *float32, p *float32, alpha *float32, v *byte, next *byte, n int, step int, panels int, rows int, w int)
-// Requires: AVX, CMOV, FMA3, MMX+
-TEXT ·accumulateF32AVX2(SB), $8-80
+// Requires: AVX, FMA3, MMX+
+TEXT ·accumulateF32AVX2(SB), $0-80
 	MOVQ   o+0(FP), AX
 	MOVQ   panels+56(FP), CX
 	SHLQ   $0x06, CX
@@ -4611,19 +4615,16 @@ ready5:
 	MOVQ    p+8(FP), R12
 	ADDQ    R9, R12
 	MOVQ    DX, R13
-	LEAQ    (DX)(SI*1), R14
-	CMPQ    R14, BX
-	CMOVQEQ next+32(FP), R14
-	MOVQ    n+40(FP), R15
-	MOVQ    R15, BP
-	ANDQ    $0x03, BP
-	SHRQ    $0x02, R15
-	TESTQ   R15, R15
+	MOVQ    n+40(FP), R14
+	MOVQ    R14, R15
+	ANDQ    $0x03, R15
+	SHRQ    $0x02, R14
+	TESTQ   R14, R14
 	JZ      done7
 	PCALIGN $0x40
 
 loop6:
-	PREFETCHT0   (R14)
+	PREFETCHT0   1024(R13)
 	VMOVUPS      (R13), Y8
 	VMOVUPS      32(R13), Y9
 	VBROADCASTSS (R12), Y10
@@ -4639,7 +4640,7 @@ loop6:
 	VFMADD231PS  Y8, Y13, Y6
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         DI, R12
-	PREFETCHT0   64(R14)
+	PREFETCHT0   1088(R13)
 	VMOVUPS      64(R13), Y8
 	VMOVUPS      96(R13), Y9
 	VBROADCASTSS (R12), Y10
@@ -4655,7 +4656,7 @@ loop6:
 	VFMADD231PS  Y8, Y13, Y6
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         DI, R12
-	PREFETCHT0   128(R14)
+	PREFETCHT0   1152(R13)
 	VMOVUPS      128(R13), Y8
 	VMOVUPS      160(R13), Y9
 	VBROADCASTSS (R12), Y10
@@ -4671,7 +4672,7 @@ loop6:
 	VFMADD231PS  Y8, Y13, Y6
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         DI, R12
-	PREFETCHT0   192(R14)
+	PREFETCHT0   1216(R13)
 	VMOVUPS      192(R13), Y8
 	VMOVUPS      224(R13), Y9
 	VBROADCASTSS (R12), Y10
@@ -4688,17 +4689,16 @@ loop6:
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         DI, R12
 	ADDQ         $0x00000100, R13
-	ADDQ         $0x00000100, R14
-	DECQ         R15
+	DECQ         R14
 	JNZ          loop6
 
 done7:
-	TESTQ   BP, BP
+	TESTQ   R15, R15
 	JZ      done9
 	PCALIGN $0x40
 
 loop8:
-	PREFETCHT0   (R14)
+	PREFETCHT0   1024(R13)
 	VMOVUPS      (R13), Y8
 	VMOVUPS      32(R13), Y9
 	VBROADCASTSS (R12), Y10
@@ -4715,8 +4715,7 @@ loop8:
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         DI, R12
 	ADDQ         $0x40, R13
-	ADDQ         $0x40, R14
-	DECQ         BP
+	DECQ         R15
 	JNZ          loop8
 
 done9:
@@ -4772,10 +4771,10 @@ lanes2:
 	MOVQ    q+16(FP), R9
 	ADDQ    R8, R9
 	MOVQ    CX, R10
+	MOVQ    dk+40(FP), R12
 	LEAQ    (CX)(BX*1), R11
 	CMPQ    R11, DX
 	CMOVQEQ next+32(FP), R11
-	MOVQ    dk+40(FP), R12
 	MOVQ    R12, R13
 	ANDQ    $0x03, R13
 	SHRQ    $0x02, R12
@@ -5020,10 +5019,10 @@ ready5:
 	MOVQ    p+8(FP), R12
 	ADDQ    R9, R12
 	MOVQ    DX, R13
+	MOVQ    n+40(FP), R15
 	LEAQ    (DX)(SI*1), R14
 	CMPQ    R14, BX
 	CMOVQEQ next+32(FP), R14
-	MOVQ    n+40(FP), R15
 	MOVQ    R15, BP
 	ANDQ    $0x03, BP
 	SHRQ    $0x02, R15
@@ -5189,10 +5188,10 @@ lanes2:
 	MOVQ    q+16(FP), R9
 	ADDQ    R8, R9
 	MOVQ    CX, R10
+	MOVQ    dk+40(FP), R12
 	LEAQ    (CX)(BX*1), R11
 	CMPQ    R11, DX
 	CMOVQEQ next+32(FP), R11
-	MOVQ    dk+40(FP), R12
 	MOVQ    R12, R13
 	ANDQ    $0x03, R13
 	SHRQ    $0x02, R12
@@ -5427,10 +5426,10 @@ ready5:
 	MOVQ    p+8(FP), R12
 	ADDQ    R9, R12
 	MOVQ    DX, R13
+	MOVQ    n+40(FP), R15
 	LEAQ    (DX)(SI*1), R14
 	CMPQ    R14, BX
 	CMOVQEQ next+32(FP), R14
-	MOVQ    n+40(FP), R15
 	MOVQ    R15, BP
 	ANDQ    $0x03, BP
 	SHRQ    $0x02, R15
@@ -7533,24 +7532,25 @@ done10:
 	VZEROUPPER
 	RET
 
-// func softmaxAVX512(s *float32, max *float32, m *float32, l *float32, alpha *float32, n int, w int, unit float32)
-// Requires: AVX, AVX512DQ, AVX512F
-TEXT ·softmaxAVX512(SB), $0-60
+// func softmaxAVX512(s *float32, max *float32, m *float32, l *float32, alpha *float32, n int, w int, unit float32, fetch *byte)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·softmaxAVX512(SB), $0-72
 	MOVQ s+0(FP), AX
 	MOVQ max+8(FP), CX
 	MOVQ m+16(FP), DX
 	MOVQ l+24(FP), BX
 	MOVQ alpha+32(FP), SI
 	MOVQ n+40(FP), DI
-	MOVQ w+48(FP), R8
-	SHLQ $0x02, R8
-	XORQ R12, R12
+	MOVQ fetch+64(FP), R8
+	MOVQ w+48(FP), R9
+	SHLQ $0x02, R9
+	XORQ R13, R13
 
 column1:
-	VMOVUPS      (DX)(R12*1), Z16
-	VMOVUPS      (CX)(R12*1), Z1
+	VMOVUPS      (DX)(R13*1), Z16
+	VMOVUPS      (CX)(R13*1), Z1
 	VMAXPS       Z16, Z1, Z1
-	VMOVUPS      Z1, (DX)(R12*1)
+	VMOVUPS      Z1, (DX)(R13*1)
 	VMOVUPS      wordff7fffff<>+0(SB), Z0
 	VMAXPS       Z1, Z0, Z0
 	VXORPS       word80000000<>+0(SB), Z0, Z0
@@ -7576,21 +7576,24 @@ column1:
 	VMOVUPS      word3f800000<>+0(SB), Z24
 	VFMADD213PS  Z24, Z16, Z20
 	VSCALEFPS.Z  Z25, Z20, K1, Z20
-	VMOVUPS      Z20, (SI)(R12*1)
+	VMOVUPS      Z20, (SI)(R13*1)
 	VPXORD       Z1, Z1, Z1
-	LEAQ         (AX)(R12*1), R10
-	MOVQ         DI, R9
-	SUBQ         $0x04, R9
+	LEAQ         (AX)(R13*1), R11
+	MOVQ         DI, R10
+	SUBQ         $0x04, R10
 	JL           done3
 	PCALIGN      $0x40
 
 rows2:
-	LEAQ         (R10)(R8*2), R11
-	ADDQ         R8, R11
-	VADDPS       (R10), Z0, Z16
-	VADDPS       (R10)(R8*1), Z0, Z17
-	VADDPS       (R10)(R8*2), Z0, Z18
-	VADDPS       (R11), Z0, Z19
+	LEAQ         (R11)(R9*2), R12
+	ADDQ         R9, R12
+	VADDPS       (R11), Z0, Z16
+	PREFETCHT0   (R8)
+	VADDPS       (R11)(R9*1), Z0, Z17
+	VADDPS       (R11)(R9*2), Z0, Z18
+	PREFETCHT0   64(R8)
+	VADDPS       (R12), Z0, Z19
+	ADDQ         $0x00000080, R8
 	VBROADCASTSS unit+56(FP), Z24
 	VMULPS       Z24, Z16, Z16
 	VMULPS       Z24, Z17, Z17
@@ -7648,28 +7651,30 @@ rows2:
 	VSCALEFPS.Z  Z26, Z21, K2, Z21
 	VSCALEFPS.Z  Z27, Z22, K3, Z22
 	VSCALEFPS.Z  Z28, Z23, K4, Z23
-	VMOVUPS      Z20, (R10)
+	VMOVUPS      Z20, (R11)
 	VADDPS       Z20, Z1, Z1
-	VMOVUPS      Z21, (R10)(R8*1)
+	VMOVUPS      Z21, (R11)(R9*1)
 	VADDPS       Z21, Z1, Z1
-	VMOVUPS      Z22, (R10)(R8*2)
+	VMOVUPS      Z22, (R11)(R9*2)
 	VADDPS       Z22, Z1, Z1
-	VMOVUPS      Z23, (R11)
+	VMOVUPS      Z23, (R12)
 	VADDPS       Z23, Z1, Z1
-	LEAQ         (R11), R10
-	ADDQ         R8, R10
-	SUBQ         $0x04, R9
+	LEAQ         (R12), R11
+	ADDQ         R9, R11
+	SUBQ         $0x04, R10
 	JGE          rows2
 
 done3:
-	ADDQ    $0x04, R9
-	SUBQ    $0x02, R9
+	ADDQ    $0x04, R10
+	SUBQ    $0x02, R10
 	JL      done5
 	PCALIGN $0x40
 
 rows4:
-	VADDPS       (R10), Z0, Z16
-	VADDPS       (R10)(R8*1), Z0, Z17
+	VADDPS       (R11), Z0, Z16
+	PREFETCHT0   (R8)
+	VADDPS       (R11)(R9*1), Z0, Z17
+	ADDQ         $0x40, R8
 	VBROADCASTSS unit+56(FP), Z24
 	VMULPS       Z24, Z16, Z16
 	VMULPS       Z24, Z17, Z17
@@ -7703,22 +7708,24 @@ rows4:
 	VFMADD213PS  Z24, Z17, Z21
 	VSCALEFPS.Z  Z25, Z20, K1, Z20
 	VSCALEFPS.Z  Z26, Z21, K2, Z21
-	VMOVUPS      Z20, (R10)
+	VMOVUPS      Z20, (R11)
 	VADDPS       Z20, Z1, Z1
-	VMOVUPS      Z21, (R10)(R8*1)
+	VMOVUPS      Z21, (R11)(R9*1)
 	VADDPS       Z21, Z1, Z1
-	LEAQ         (R10)(R8*2), R10
-	SUBQ         $0x02, R9
+	LEAQ         (R11)(R9*2), R11
+	SUBQ         $0x02, R10
 	JGE          rows4
 
 done5:
-	ADDQ    $0x02, R9
-	SUBQ    $0x01, R9
+	ADDQ    $0x02, R10
+	SUBQ    $0x01, R10
 	JL      done7
 	PCALIGN $0x40
 
 rows6:
-	VADDPS       (R10), Z0, Z16
+	VADDPS       (R11), Z0, Z16
+	PREFETCHT0   (R8)
+	ADDQ         $0x20, R8
 	VBROADCASTSS unit+56(FP), Z24
 	VMULPS       Z24, Z16, Z16
 	VMOVUPS      wordc2fc0000<>+0(SB), Z24
@@ -7740,19 +7747,19 @@ rows6:
 	VMOVUPS      word3f800000<>+0(SB), Z24
 	VFMADD213PS  Z24, Z16, Z20
 	VSCALEFPS.Z  Z25, Z20, K1, Z20
-	VMOVUPS      Z20, (R10)
+	VMOVUPS      Z20, (R11)
 	VADDPS       Z20, Z1, Z1
-	LEAQ         (R10)(R8*1), R10
-	SUBQ         $0x01, R9
+	LEAQ         (R11)(R9*1), R11
+	SUBQ         $0x01, R10
 	JGE          rows6
 
 done7:
-	ADDQ        $0x01, R9
-	VMOVUPS     (BX)(R12*1), Z16
-	VFMADD132PS (SI)(R12*1), Z1, Z16
-	VMOVUPS     Z16, (BX)(R12*1)
-	ADDQ        $0x40, R12
-	CMPQ        R12, R8
+	ADDQ        $0x01, R10
+	VMOVUPS     (BX)(R13*1), Z16
+	VFMADD132PS (SI)(R13*1), Z1, Z16
+	VMOVUPS     Z16, (BX)(R13*1)
+	ADDQ        $0x40, R13
+	CMPQ        R13, R9
 	JB          column1
 	VZEROUPPER
 	RET
@@ -10156,10 +10163,10 @@ lanes2:
 	MOVQ    q+16(FP), R9
 	ADDQ    R8, R9
 	MOVQ    CX, R10
+	MOVQ    dk+40(FP), R12
 	LEAQ    (CX)(BX*2), R11
 	CMPQ    R11, DX
 	CMOVQEQ next+32(FP), R11
-	MOVQ    dk+40(FP), R12
 	MOVQ    R12, R13
 	ANDQ    $0x03, R13
 	SHRQ    $0x02, R12
@@ -10381,10 +10388,10 @@ lanes9:
 	MOVQ    q+16(FP), R9
 	ADDQ    R8, R9
 	MOVQ    CX, R10
+	MOVQ    dk+40(FP), R12
 	LEAQ    (CX)(BX*1), R11
 	CMPQ    R11, DX
 	CMOVQEQ next+32(FP), R11
-	MOVQ    dk+40(FP), R12
 	MOVQ    R12, R13
 	ANDQ    $0x03, R13
 	SHRQ    $0x02, R12
@@ -10586,10 +10593,10 @@ ready5:
 	MOVQ    p+8(FP), R12
 	ADDQ    R9, R12
 	MOVQ    DX, R13
+	MOVQ    n+40(FP), R15
 	LEAQ    (DX)(SI*2), R14
 	CMPQ    R14, BX
 	CMOVQEQ next+32(FP), R14
-	MOVQ    n+40(FP), R15
 	MOVQ    R15, BP
 	ANDQ    $0x03, BP
 	SHRQ    $0x02, R15
@@ -10754,10 +10761,10 @@ ready14:
 	MOVQ    p+8(FP), R12
 	ADDQ    R9, R12
 	MOVQ    DX, R13
+	MOVQ    n+40(FP), R15
 	LEAQ    (DX)(SI*1), R14
 	CMPQ    R14, BX
 	CMOVQEQ next+32(FP), R14
-	MOVQ    n+40(FP), R15
 	MOVQ    R15, BP
 	ANDQ    $0x03, BP
 	SHRQ    $0x02, R15
@@ -10886,10 +10893,10 @@ lanes2:
 	MOVQ    q+16(FP), R9
 	ADDQ    R8, R9
 	MOVQ    CX, R10
+	MOVQ    dk+40(FP), R12
 	LEAQ    (CX)(BX*2), R11
 	CMPQ    R11, DX
 	CMOVQEQ next+32(FP), R11
-	MOVQ    dk+40(FP), R12
 	MOVQ    R12, R13
 	ANDQ    $0x03, R13
 	SHRQ    $0x02, R12
@@ -11117,10 +11124,10 @@ lanes9:
 	MOVQ    q+16(FP), R9
 	ADDQ    R8, R9
 	MOVQ    CX, R10
+	MOVQ    dk+40(FP), R12
 	LEAQ    (CX)(BX*1), R11
 	CMPQ    R11, DX
 	CMOVQEQ next+32(FP), R11
-	MOVQ    dk+40(FP), R12
 	MOVQ    R12, R13
 	ANDQ    $0x03, R13
 	SHRQ    $0x02, R12
@@ -11325,10 +11332,10 @@ ready5:
 	MOVQ    p+8(FP), R12
 	ADDQ    R9, R12
 	MOVQ    DX, R13
+	MOVQ    n+40(FP), R15
 	LEAQ    (DX)(SI*2), R14
 	CMPQ    R14, BX
 	CMOVQEQ next+32(FP), R14
-	MOVQ    n+40(FP), R15
 	MOVQ    R15, BP
 	ANDQ    $0x03, BP
 	SHRQ    $0x02, R15
@@ -11499,10 +11506,10 @@ ready14:
 	MOVQ    p+8(FP), R12
 	ADDQ    R9, R12
 	MOVQ    DX, R13
+	MOVQ    n+40(FP), R15
 	LEAQ    (DX)(SI*1), R14
 	CMPQ    R14, BX
 	CMOVQEQ next+32(FP), R14
-	MOVQ    n+40(FP), R15
 	MOVQ    R15, BP
 	ANDQ    $0x03, BP
 	SHRQ    $0x02, R15
@@ -11634,10 +11641,10 @@ lanes2:
 	MOVQ    q+16(FP), R9
 	ADDQ    R8, R9
 	MOVQ    CX, R10
+	MOVQ    dk+40(FP), R12
 	LEAQ    (CX)(BX*2), R11
 	CMPQ    R11, DX
 	CMOVQEQ next+32(FP), R11
-	MOVQ    dk+40(FP), R12
 	MOVQ    R12, R13
 	ANDQ    $0x03, R13
 	SHRQ    $0x02, R12
@@ -11855,10 +11862,10 @@ lanes9:
 	MOVQ    q+16(FP), R9
 	ADDQ    R8, R9
 	MOVQ    CX, R10
+	MOVQ    dk+40(FP), R12
 	LEAQ    (CX)(BX*1), R11
 	CMPQ    R11, DX
 	CMOVQEQ next+32(FP), R11
-	MOVQ    dk+40(FP), R12
 	MOVQ    R12, R13
 	ANDQ    $0x03, R13
 	SHRQ    $0x02, R12
@@ -12058,10 +12065,10 @@ ready5:
 	MOVQ    p+8(FP), R12
 	ADDQ    R9, R12
 	MOVQ    DX, R13
+	MOVQ    n+40(FP), R15
 	LEAQ    (DX)(SI*2), R14
 	CMPQ    R14, BX
 	CMOVQEQ next+32(FP), R14
-	MOVQ    n+40(FP), R15
 	MOVQ    R15, BP
 	ANDQ    $0x03, BP
 	SHRQ    $0x02, R15
@@ -12222,10 +12229,10 @@ ready14:
 	MOVQ    p+8(FP), R12
 	ADDQ    R9, R12
 	MOVQ    DX, R13
+	MOVQ    n+40(FP), R15
 	LEAQ    (DX)(SI*1), R14
 	CMPQ    R14, BX
 	CMOVQEQ next+32(FP), R14
-	MOVQ    n+40(FP), R15
 	MOVQ    R15, BP
 	ANDQ    $0x03, BP
 	SHRQ    $0x02, R15

@@ -1973,8 +1973,8 @@ done14:
 done12:
 	RET
 
-// func softmaxNEON(s, max, m, l, alpha *float32, n, w int, unit float32)
-TEXT ·softmaxNEON(SB), NOSPLIT, $0-60
+// func softmaxNEON(s, max, m, l, alpha *float32, n, w int, unit float32, fetch *byte)
+TEXT ·softmaxNEON(SB), NOSPLIT, $0-72
 	MOVD w+48(FP), R0
 	LSL $2, R0, R0
 	MOVW $0x40000000, R1
@@ -1997,17 +1997,18 @@ TEXT ·softmaxNEON(SB), NOSPLIT, $0-60
 	VDUP R1, V24.S4
 	FMOVS unit+56(FP), F25
 	VDUP V25.S[0], V25.S4
-	MOVD $0, R7
+	MOVD fetch+64(FP), R7
+	MOVD $0, R8
 column1:
 	MOVD m+16(FP), R1
-	ADD R7, R1, R1
+	ADD R8, R1, R1
 	FMOVQ 0(R1), F0
 	MOVD max+8(FP), R1
-	ADD R7, R1, R1
+	ADD R8, R1, R1
 	FMOVQ 0(R1), F27
 	WORD $0x4e3bf41b // fmax v27.4s, v0.4s, v27.4s
 	MOVD m+16(FP), R1
-	ADD R7, R1, R1
+	ADD R8, R1, R1
 	FMOVQ F27, 0(R1)
 	MOVW $0xff7fffff, R1
 	VDUP R1, V26.S4
@@ -2034,11 +2035,11 @@ column1:
 	VFMLA V0.S4, V8.S4, V4.S4
 	WORD $0x6e2cdc84 // fmul v4.4s, v4.4s, v12.4s
 	MOVD alpha+32(FP), R1
-	ADD R7, R1, R1
+	ADD R8, R1, R1
 	FMOVQ F4, 0(R1)
 	VEOR V27.B16, V27.B16, V27.B16
 	MOVD s+0(FP), R3
-	ADD R7, R3, R3
+	ADD R8, R3, R3
 	MOVD n+40(FP), R2
 	SUBS $4, R2, R2
 	BLT rest3
@@ -2051,6 +2052,8 @@ loop2:
 	FMOVQ 0(R4), F1
 	FMOVQ 0(R5), F2
 	FMOVQ 0(R6), F3
+	PRFM 0(R7), PLDL1KEEP
+	ADD $64, R7, R7
 	WORD $0x4ebad400 // fsub v0.4s, v0.4s, v26.4s
 	WORD $0x4ebad421 // fsub v1.4s, v1.4s, v26.4s
 	WORD $0x4ebad442 // fsub v2.4s, v2.4s, v26.4s
@@ -2152,6 +2155,8 @@ rest3:
 	PCALIGN $32
 loop4:
 	FMOVQ 0(R3), F0
+	PRFM 0(R7), PLDL1KEEP
+	ADD $64, R7, R7
 	WORD $0x4ebad400 // fsub v0.4s, v0.4s, v26.4s
 	WORD $0x6e39dc00 // fmul v0.4s, v0.4s, v25.4s
 	WORD $0x4e38f400 // fmax v0.4s, v0.4s, v24.4s
@@ -2180,17 +2185,17 @@ loop4:
 	BNE loop4
 done5:
 	MOVD l+24(FP), R1
-	ADD R7, R1, R1
+	ADD R8, R1, R1
 	FMOVQ 0(R1), F0
 	MOVD alpha+32(FP), R1
-	ADD R7, R1, R1
+	ADD R8, R1, R1
 	FMOVQ 0(R1), F12
 	VFMLA V12.S4, V0.S4, V27.S4
 	MOVD l+24(FP), R1
-	ADD R7, R1, R1
+	ADD R8, R1, R1
 	FMOVQ F27, 0(R1)
-	ADD $16, R7, R7
-	CMP R0, R7
+	ADD $16, R8, R8
+	CMP R0, R8
 	BLT column1
 	RET
 

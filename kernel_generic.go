@@ -147,7 +147,7 @@ func scoreGeneric(s, max, k, q *float32, dk, tiles, panel, w int) {
 }
 
 // softmaxGeneric: s [n][w]; max, m, l, alpha [w].
-func softmaxGeneric(s, max, m, l, alpha *float32, n, w int, unit float32) {
+func softmaxGeneric(s, max, m, l, alpha *float32, n, w int, unit float32, _ *byte) {
 	mx, ms, ls, as := view(max, w), view(m, w), view(l, w), view(alpha, w)
 	for r := range w {
 		big := maxGeneric(mx[r], ms[r])

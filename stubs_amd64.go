@@ -37,7 +37,7 @@ func accumulateAVX2_8(o *float32, v *float32, p *float32, alpha *float32, n int,
 // softmaxAVX2 is Ops.Softmax; works like softmaxGeneric.
 //
 //go:noescape
-func softmaxAVX2(s *float32, max *float32, m *float32, l *float32, alpha *float32, n int, w int, unit float32)
+func softmaxAVX2(s *float32, max *float32, m *float32, l *float32, alpha *float32, n int, w int, unit float32, fetch *byte)
 
 // foldAVX2 is Ops.Fold; works like foldGeneric.
 //
@@ -177,7 +177,7 @@ func accumulateAVX512_16(o *float32, v *float32, p *float32, alpha *float32, n i
 // softmaxAVX512 is Ops.Softmax; works like softmaxGeneric.
 //
 //go:noescape
-func softmaxAVX512(s *float32, max *float32, m *float32, l *float32, alpha *float32, n int, w int, unit float32)
+func softmaxAVX512(s *float32, max *float32, m *float32, l *float32, alpha *float32, n int, w int, unit float32, fetch *byte)
 
 // foldAVX512 is Ops.Fold; works like foldGeneric.
 //

@@ -42,7 +42,7 @@ func addOuterNEON(sum, p, x *float32, tiles, rows, w, pStep, panels, gStep, xSte
 // softmaxNEON is Ops.Softmax; works like softmaxGeneric.
 //
 //go:noescape
-func softmaxNEON(s, max, m, l, alpha *float32, n, w int, unit float32)
+func softmaxNEON(s, max, m, l, alpha *float32, n, w int, unit float32, fetch *byte)
 
 // foldNEON is Ops.Fold; works like foldGeneric.
 //

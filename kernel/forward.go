@@ -318,7 +318,7 @@ func (p *pass) tile(s *strip, i, span, b, end int) {
 	p.logits(p.s, s, &c, b, c.rest, c.to, true)
 	n := c.to - c.from
 	o, m, l, empty := p.state(s, i, span)
-	p.Softmax(&p.s[0], &p.max[0], m, l, &p.alpha[0], n, w, t.Score.unit())
+	p.Softmax(&p.s[0], &p.max[0], m, l, &p.alpha[0], n, w, t.Score.unit(), p.nextValues(b, c.from))
 	if t.Dropout != nil {
 		p.Ops.Dropout(&p.s[0], &p.key[s.lane], &p.threshold[s.lane], &p.keep[s.lane], c.from, n, w)
 	}

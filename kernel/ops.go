@@ -88,8 +88,9 @@ type Ops struct {
 	//	M = max(m, max); alpha = exp2((m-M)*unit); p = exp2((s-M)*unit)
 	//	l = fma(l, alpha, sum of p over j ascending); m = M
 	//
-	// with -MaxFloat32 in place of M = -Inf inside the subtractions.
-	Softmax func(s, max, m, l, alpha *float32, n, w int, unit float32)
+	// with -MaxFloat32 in place of M = -Inf inside the subtractions. Meanwhile it may
+	// fetch what lies from fetch on, any address, so that memory is not idle.
+	Softmax func(s, max, m, l, alpha *float32, n, w int, unit float32, fetch *byte)
 	// Bits clears the bits of keys that rows of booleans hide:
 	//
 	//	words[j/32][r] &^= 1<<(j%32) unless src[off[r]+j]     j < n, r < w

@@ -91,3 +91,12 @@ func (p *pass) widened(x *byte, n int) *float32 {
 	p.stored.Widen(&p.wide[0], x, n)
 	return &p.wide[0]
 }
+
+// nextValues is where V of the keys from j on is read next.
+func (p *pass) nextValues(b, j int) *byte {
+	if p.few {
+		return p.t.Pages.values(j, 0)
+	}
+	v, _ := p.valuesAt(b, j)
+	return (*byte)(unsafe.Pointer(v))
+}

@@ -149,11 +149,11 @@ func (g *gen) setLane(v neon.V, name string, offset, t neon.X) {
 
 // softmax emits Ops.Softmax.
 func (g *gen) softmax() {
-	g.Func("softmaxNEON", "s, max, m, l, alpha *float32, n, w int, unit float32", "is Ops.Softmax; works like softmaxGeneric.")
+	g.Func("softmaxNEON", "s, max, m, l, alpha *float32, n, w int, unit float32, fetch *byte", "is Ops.Softmax; works like softmaxGeneric.")
 	w, t := g.bytes("w"), g.X()
 	walk := g.newWalk(1, 4)
 	e := g.newExp2(4, 0, t)
-	unit, low, sum := g.ArgFloat("unit"), g.V(), g.V()
+	unit, low, sum, fetch := g.ArgFloat("unit"), g.V(), g.V(), g.Arg("fetch")
 	x := e.x[0]
 	g.eachColumn(w, func(offset neon.X) {
 		g.lane(x, "m", offset, t)
@@ -169,6 +169,8 @@ func (g *gen) softmax() {
 		g.start(walk, offset, "s")
 		g.down(walk, w, func(count int) {
 			eachOf(count, func(i int) { g.Ldr(e.x[i], walk.rows[0][i], 0) })
+			g.Prefetch(fetch, 0)
+			g.AddImm(fetch, fetch, 64)
 			eachOf(count, func(i int) { g.Fsub(e.x[i], e.x[i], low) })
 			eachOf(count, func(i int) { g.Fmul(e.x[i], e.x[i], unit) })
 			g.eval(e, count)

@@ -200,10 +200,10 @@ func (g *gen) eachRows(w *walk, count int, body func(tiles [][]operand.Mem)) {
 
 // softmax emits Ops.Softmax.
 func (g *gen) softmax() {
-	g.function("softmax"+g.name, "s, max, m, l, alpha *float32, n, w int, unit float32",
+	g.function("softmax"+g.name, "s, max, m, l, alpha *float32, n, w int, unit float32, fetch *byte",
 		"is Ops.Softmax; works like softmaxGeneric.")
 	s, mx, m, l, alpha := g.arg("s"), g.arg("max"), g.arg("m"), g.arg("l"), g.arg("alpha")
-	keys := g.arg("n")
+	keys, fetch := g.arg("n"), g.arg("fetch")
 	w := g.rowBytes(g.arg("w"))
 	low, sum := g.vec(), g.vec()
 	e := g.newExp2(6, true)
@@ -217,7 +217,11 @@ func (g *gen) softmax() {
 			out := tiles[0]
 			for i := range out {
 				g.VADDPS(out[i], low, e.x[i])
+				if i%2 == 0 {
+					g.PREFETCHT0(at(fetch, 32*i))
+				}
 			}
+			g.ADDQ(imm(32*count), fetch)
 			g.scale(e, count)
 			g.eval(e, out...)
 			for i := range out {

@@ -21,6 +21,8 @@ var (
 // four at a time.
 const run, fewRows = 16, 4
 
+const prefetchNear = 1024
+
 // widen loads a vector of numbers of a format as float32.
 func (g *gen) widen(f format, m operand.Mem, v reg.VecPhysical) {
 	switch f {
@@ -72,23 +74,28 @@ func (w *few) element(p reg.GPVirtual, i, x int) operand.Mem {
 
 // multiply accumulates n rank-one updates of the panels at hand and of the lanes
 // from b on, rows of which lie pitch apart. Meanwhile it fetches the panels after
-// them, or next.
+// them, or next; but if those pass by as fast as AVX2 takes float32, what lies
+// prefetchNear bytes ahead, which lets the processor's own prefetching take part.
+// (On Zen 3 16 instead of 14.5 GB/s of float32, but 13 instead of 14 of 16 bits.)
 func (w *few) multiply(n operand.Mem, from reg.GPVirtual) {
 	p, ahead, count := w.GP64(), w.GP64(), w.GP64()
 	w.MOVQ(w.data, p)
-	w.LEAQ(operand.Mem{Base: w.data, Index: w.step, Scale: uint8(w.panels)}, ahead)
-	w.CMPQ(ahead, w.end)
-	w.CMOVQEQ(w.paramMem("next"), ahead)
 	w.MOVQ(n, count)
+	near := !w.wide && w.f == float32s
+	if !near {
+		w.LEAQ(operand.Mem{Base: w.data, Index: w.step, Scale: uint8(w.panels)}, ahead)
+		w.CMPQ(ahead, w.end)
+		w.CMOVQEQ(w.paramMem("next"), ahead)
+	}
 	bytes := run * w.f.size
 	w.unrolled(count, 4, func(i int) {
-		if i*bytes%64 == 0 {
-			for panel := range w.panels {
-				m := at(ahead, i*bytes)
-				if panel > 0 {
-					m.Index, m.Scale = w.step, 1
-				}
-				w.PREFETCHT0(m)
+		switch {
+		case near:
+			w.PREFETCHT0(at(p, i*bytes+prefetchNear))
+		case i*bytes%64 == 0:
+			w.PREFETCHT0(at(ahead, i*bytes))
+			if w.panels == 2 {
+				w.PREFETCHT0(operand.Mem{Base: ahead, Index: w.step, Scale: 1, Disp: i * bytes})
 			}
 		}
 		for x, b := range w.b {
@@ -103,7 +110,9 @@ func (w *few) multiply(n operand.Mem, from reg.GPVirtual) {
 		w.ADDQ(w.pitch, from)
 	}, func(count int) {
 		w.ADDQ(imm(count*bytes), p)
-		w.ADDQ(imm(count*bytes), ahead)
+		if !near {
+			w.ADDQ(imm(count*bytes), ahead)
+		}
 	})
 }
 

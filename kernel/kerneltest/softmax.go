@@ -103,13 +103,13 @@ func (x *test) trySoftmax(tile []float32, before state, unit float32) state {
 	x.Helper()
 	n, max := len(tile)/x.w, x.laneMax(tile)
 	want, m, l, alpha := clone(tile), clone(before.m), clone(before.l), make([]float32, x.w)
-	x.want.Softmax(&want[0], &clone(max)[0], &m[0], &l[0], &alpha[0], n, x.w, unit)
+	x.want.Softmax(&want[0], &clone(max)[0], &m[0], &l[0], &alpha[0], n, x.w, unit, new(byte))
 	freed := x.free(before.m)
 	x.each(fmt.Sprintf("n=%d unit=%g", n, unit), func() {
 		p, gotM, gotL := inout(x.mem, "s", tile), inout(x.mem, "m", before.m), inout(x.mem, "l", before.l)
 		gotAlpha := output[float32](x.mem, "alpha", x.w)
 		// max is the function's own to change.
-		x.got.Softmax(&p[0], &inout(x.mem, "max", max)[0], &gotM[0], &gotL[0], &gotAlpha[0], n, x.w, unit)
+		x.got.Softmax(&p[0], &inout(x.mem, "max", max)[0], &gotM[0], &gotL[0], &gotAlpha[0], n, x.w, unit, new(byte))
 		x.sameState(state{m, l}, state{gotM, gotL}, freed)
 		x.same("alpha", alpha, gotAlpha, x.w)
 		for i := range p {
