@@ -30,6 +30,7 @@ type call struct {
 	// A task is a chunk and a kv head: task n is chunk n/KVHeads, head
 	// n%KVHeads. Workers take them in order.
 	chunks []chunk
+	splits splits
 	// What the largest task needs, so that every worker has it from the start.
 	rows, keys int
 	// What the plan is made with: they are here because what a mask is given
@@ -65,6 +66,8 @@ type chunk struct {
 	cost        int64
 	// In a backward pass, the first chunk of its sequence.
 	head int
+	// In a forward pass, the number of its part of a split from 1 on, or 0.
+	part int
 }
 
 // taskRows bounds the rows of a task, and backwardRows those of the backward
@@ -91,6 +94,7 @@ func (c *call) plan(backward bool) {
 	}
 	rows = max(rows/unit, 1) * unit
 	c.chunks, c.rows, c.keys = c.chunks[:0], 0, 0
+	c.splits.reset()
 	for b := range n {
 		s := &c.sequence
 		*s = c.batch.sequence(b)
@@ -116,6 +120,9 @@ func (c *call) plan(backward bool) {
 		}
 	}
 	if workers > 1 {
+		if !backward {
+			c.splitSpans(workers)
+		}
 		slices.SortStableFunc(c.chunks, func(x, y chunk) int { return cmp.Compare(y.cost, x.cost) })
 	}
 	for i := range c.chunks {
@@ -143,7 +150,7 @@ func inOrder(chunks []chunk) {
 func (c *call) planBytes() int64 {
 	const term = 2 * int64(unsafe.Sizeof(kernel.Ranger(nil)))
 	// Lists that grow by appending leave their earlier selves behind.
-	return 2*int64(cap(c.chunks))*int64(unsafe.Sizeof(chunk{})) + 2*term*int64(c.maskTerms()*(c.active()+1))
+	return 2*int64(cap(c.chunks))*int64(unsafe.Sizeof(chunk{})) + 2*term*int64(c.maskTerms()*(c.active()+1)) + c.splits.bytes()
 }
 
 func (c *call) tasks() int { return len(c.chunks) * c.op.cfg.KVHeads }
@@ -166,6 +173,7 @@ func (c *call) execute(ctx context.Context) error {
 	if c.gradients != nil {
 		c.order.start(c.tasks())
 	}
+	c.splits.start()
 	c.wait.Add(n)
 	for range n - 1 {
 		go c.run()
@@ -200,6 +208,10 @@ func (c *call) worker() {
 		}
 		k, kv := &c.chunks[n/heads], n%heads
 		c.fill(&s.task, &s.dropout, k, kv)
+		if k.part > 0 {
+			c.runPart(s, &c.splits.all[k.part-1], kv)
+			continue
+		}
 		if c.gradients == nil {
 			kernel.Forward(c.op.ops, &s.ws, &s.task)
 			continue

@@ -53,7 +53,7 @@ func newPass(ops *Ops, ws *Workspace, t *Task) pass {
 	}
 	if x := &t.Pages; x.Table != nil {
 		p.stored = &ops.Stored[x.Format]
-		if t.Last-t.First <= fewRows && x.finite() {
+		if t.Last-t.First <= FewRows && x.finite() {
 			p.few, p.unit = true, Run
 		}
 	}
@@ -522,14 +522,21 @@ func (p *pass) valuesAt(b, j int) (v *float32, finite bool) {
 	return &p.v[block*p.vBlock+(j-b)*p.Panel], p.finite[block]
 }
 
-// finish writes the rows of s.
-func (p *pass) finish(s *strip) {
-	t, w, n := p.t, s.loops.Width, s.lane
-	o, m, l := p.o[s.o:s.o+p.panels*p.Panel*w], p.m[n:n+w], p.l[n:n+w]
+// settle returns the state of s, which is that of no keys if none was seen.
+func (p *pass) settle(s *strip) (o, m, l []float32) {
+	w, n := s.loops.Width, s.lane
+	o, m, l = p.o[s.o:s.o+p.panels*p.Panel*w], p.m[n:n+w], p.l[n:n+w]
 	if s.span < 0 {
 		clear(o)
 		p.clearState(m, l, w)
 	}
+	return o, m, l
+}
+
+// finish writes the rows of s.
+func (p *pass) finish(s *strip) {
+	t, w := p.t, s.loops.Width
+	o, m, l := p.settle(s)
 	scale := t.Score.scale
 	if t.Score.natural {
 		scale = 1

@@ -2,10 +2,6 @@ package kernel
 
 import "unsafe"
 
-// fewRows rows at most are computed from stored keys and values as they lie. More
-// are worth packing them for wide strips.
-const fewRows = 32
-
 // scoreStored computes raw scores of the keys a <= j < z of the tile that c cuts.
 func (p *pass) scoreStored(s *strip, c *cuts, max *float32, a, z int) {
 	t, w := p.t, s.loops.Width
