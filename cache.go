@@ -45,6 +45,7 @@ type Cache struct {
 	mu   sync.Mutex
 	free []int32
 	refs []int32 // of each page, how many sequences have it
+	hole int32   // a page of zeros, in place of those whose keys are all dropped
 }
 
 // ErrCacheFull says that a cache has too few free pages left.
@@ -70,11 +71,12 @@ func NewCache(cfg CacheConfig) (*Cache, error) {
 	if cfg.PageKeys%kernel.Run != 0 {
 		return nil, fmt.Errorf("attention: PageKeys: %d, must be a multiple of %d", cfg.PageKeys, kernel.Run)
 	}
-	if cfg.Pages < 0 || cfg.Pages > math.MaxInt32 {
-		return nil, fmt.Errorf("attention: Pages: %d, must be from 0 to %d", cfg.Pages, math.MaxInt32)
+	if cfg.Pages < 0 || cfg.Pages >= math.MaxInt32 {
+		return nil, fmt.Errorf("attention: Pages: %d, must be from 0 to %d", cfg.Pages, math.MaxInt32-1)
 	}
 	const most = min(1<<50, math.MaxInt/16) // elements
-	if size := float64(cfg.Pages) * float64(cfg.KVHeads) * float64(cfg.PageKeys) * float64(cfg.HeadDim+cfg.ValueDim); size > most {
+	channels := cfg.HeadDim + roundUp(cfg.ValueDim, kernel.Run)
+	if size := float64(cfg.Pages+1) * float64(cfg.KVHeads) * float64(cfg.PageKeys) * float64(channels); size > most {
 		return nil, fmt.Errorf("attention: Pages: %d pages of %d keys, %d heads and %d and %d channels are too large",
 			cfg.Pages, cfg.PageKeys, cfg.KVHeads, cfg.HeadDim, cfg.ValueDim)
 	}
@@ -88,9 +90,13 @@ func NewCache(cfg CacheConfig) (*Cache, error) {
 	c := &Cache{cfg: cfg, ops: ops}
 	c.kHead = cfg.PageKeys * cfg.HeadDim * kernel.Format(cfg.Format).Size()
 	c.vHead = cfg.PageKeys * roundUp(cfg.ValueDim, kernel.Run) * kernel.Format(cfg.Format).Size()
-	heads := cfg.Pages * cfg.KVHeads
+	heads := (cfg.Pages + 1) * cfg.KVHeads
 	c.k, c.v, c.finite = allocate(heads*c.kHead), allocate(heads*c.vHead), make([]bool, heads)
-	c.refs, c.free = make([]int32, cfg.Pages), make([]int32, cfg.Pages)
+	c.refs, c.free, c.hole = make([]int32, cfg.Pages+1), make([]int32, cfg.Pages), int32(cfg.Pages)
+	c.refs[c.hole] = 1 // for the cache itself, so that it is never free
+	for i := range cfg.KVHeads {
+		c.finite[int(c.hole)*cfg.KVHeads+i] = true
+	}
 	for i := range c.free {
 		c.free[i] = int32(cfg.Pages - 1 - i)
 	}
@@ -162,6 +168,7 @@ type CachedSequence struct {
 	cache   *Cache
 	pages   []int32
 	n       int
+	gone    dropped
 	scratch writer
 }
 
@@ -227,7 +234,7 @@ func (s *CachedSequence) grow(n int) error {
 // kept.
 func (s *CachedSequence) Fork() *CachedSequence {
 	s.cache.share(s.pages)
-	return &CachedSequence{cache: s.cache, pages: slices.Clone(s.pages), n: s.n}
+	return &CachedSequence{cache: s.cache, pages: slices.Clone(s.pages), n: s.n, gone: slices.Clone(s.gone)}
 }
 
 // Truncate drops the keys from n on, as after speculation that failed. It does
@@ -239,6 +246,28 @@ func (s *CachedSequence) Truncate(n int) {
 	keep := (n + s.cache.cfg.PageKeys - 1) / s.cache.cfg.PageKeys
 	s.cache.drop(s.pages[keep:])
 	s.pages, s.n = s.pages[:keep], n
+	s.gone = s.gone.below(n)
+}
+
+// Drop hides the keys from <= j < to for good, as those that a window has left,
+// and frees the pages that hold no others. All other keys keep their positions,
+// and Len still counts all.
+func (s *CachedSequence) Drop(from, to int) {
+	from, to = max(from, 0), min(to, s.n)
+	if from >= to {
+		return
+	}
+	var all keyInterval
+	s.gone, all = s.gone.with(keyInterval{from, to})
+	c, size := s.cache, s.cache.cfg.PageKeys
+	first, last := (all.lo+size-1)/size, all.hi/size
+	for i := first; i < last; i++ {
+		if page := s.pages[i : i+1]; page[0] != c.hole {
+			c.drop(page)
+			page[0] = c.hole
+			c.share(page)
+		}
+	}
 }
 
 // Free drops all keys. The sequence is empty then, and can be used again.

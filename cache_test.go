@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 
@@ -17,26 +18,33 @@ import (
 type cached struct {
 	*attention.CachedSequence
 	k, v []float32 // packed
+	gone []bool    // of each key, whether it was dropped
+}
+
+// fork is a sequence with the same contents.
+func (s *cached) fork() *cached {
+	return &cached{s.Fork(), s.k, s.v, slices.Clone(s.gone)}
 }
 
 // cacheTest is random use of a cache of 2 heads of 8 and 5 channels.
 type cacheTest struct {
-	*testing.T
+	testing.TB
 	*rand.Rand
-	cache *attention.Cache
-	page  int
-	total int
-	seqs  []*cached
+	cache  *attention.Cache
+	format attention.Format
+	page   int
+	total  int
+	seqs   []*cached
 }
 
 const cacheHeads, cacheDim, cacheValueDim = 2, 8, 5
 
-func newCacheTest(t *testing.T, r *rand.Rand, kernel string, page, pages int) *cacheTest {
+func newCacheTest(t testing.TB, r *rand.Rand, f attention.Format, page, pages int) *cacheTest {
 	c, err := attention.NewCache(attention.CacheConfig{
-		KVHeads: cacheHeads, HeadDim: cacheDim, ValueDim: cacheValueDim, PageKeys: page, Pages: pages,
+		KVHeads: cacheHeads, HeadDim: cacheDim, ValueDim: cacheValueDim, PageKeys: page, Pages: pages, Format: f,
 	})
 	require.NoError(t, err)
-	return &cacheTest{T: t, Rand: r, cache: c, page: page, total: pages}
+	return &cacheTest{TB: t, Rand: r, cache: c, format: f, page: page, total: pages}
 }
 
 // grow appends n random tokens, and reports whether there was room; if not, no
@@ -62,7 +70,9 @@ func (s *cached) append(x *cacheTest, n int) bool {
 		require.Equal(x, before, s.Len())
 		return false
 	}
+	k, v = stored(x.format, k), stored(x.format, v)
 	s.k, s.v = append(s.k[:len(s.k):len(s.k)], k...), append(s.v[:len(s.v):len(s.v)], v...)
+	s.gone = append(s.gone, make([]bool, n)...)
 	return true
 }
 
@@ -73,15 +83,24 @@ func (x *cacheTest) step() {
 	}
 	n := x.IntN(len(x.seqs))
 	s := x.seqs[n]
-	switch x.IntN(6) {
+	switch x.IntN(8) {
 	case 0:
-		x.seqs = append(x.seqs, &cached{s.Fork(), s.k, s.v})
+		x.seqs = append(x.seqs, s.fork())
 	case 1:
+		from := x.IntN(s.Len()+2) - 1
+		to := from + x.IntN(2*x.page)
+		free := x.cache.FreePages()
+		s.Drop(from, to)
+		require.GreaterOrEqual(x, x.cache.FreePages(), free)
+		for j := max(from, 0); j < min(to, s.Len()); j++ {
+			s.gone[j] = true
+		}
+	case 2:
 		keep := x.IntN(s.Len() + 2)
 		s.Truncate(keep)
 		keep = min(keep, len(s.k)/(cacheHeads*cacheDim))
-		s.k, s.v = s.k[:keep*cacheHeads*cacheDim], s.v[:keep*cacheHeads*cacheValueDim]
-	case 2:
+		s.k, s.v, s.gone = s.k[:keep*cacheHeads*cacheDim], s.v[:keep*cacheHeads*cacheValueDim], s.gone[:keep]
+	case 3:
 		s.Free()
 		x.seqs = append(x.seqs[:n], x.seqs[n+1:]...)
 	default:
@@ -106,13 +125,31 @@ func (x *cacheTest) check(kernel string, workers int) {
 	}
 	p.q = random(x.Rand, r.CuQ[len(seqs)]*4*cacheDim)
 	p.batch = attention.RaggedQK(r.CuQ, r.CuK)
-	p.cfg.Mask = [...]attention.Mask{{}, attention.Causal(), attention.Window(30, 0)}[x.IntN(3)]
+	p.cfg.Mask = [...]attention.Mask{{}, attention.Causal(), attention.Window(30, 0), attention.SinkTokens(20, 50, 0)}[x.IntN(4)]
+	for _, s := range x.seqs {
+		seen := make([]bool, len(s.gone))
+		for j, gone := range s.gone {
+			seen[j] = !gone
+		}
+		p.batch.Masks = append(p.batch.Masks, attention.Bool(seen, 0, 0))
+	}
 	want := p.run(x, kernel, 1)
 	in, out, got := p.call()
 	in.K, in.V = attention.Tensor{}, attention.Tensor{}
-	p.batch.CuK = nil
+	p.batch.CuK, p.batch.Masks = nil, nil
 	require.NoError(x, operator(x, p, kernel, workers).ForwardCached(in, out, p.batch, seqs))
 	sameBits(x, want, got, kernel, workers, "page of", x.page)
+}
+
+// end frees all sequences, and holds that no page is lost.
+func (x *cacheTest) end() {
+	x.Helper()
+	for _, s := range x.seqs {
+		s.Free()
+		s.Free()
+		require.Zero(x, s.Len())
+	}
+	require.Equal(x, x.total, x.cache.FreePages(), "free pages after all sequences are")
 }
 
 // TestCache: random use of a cache, in which decoding gives the bits of a
@@ -123,23 +160,38 @@ func TestCache(t *testing.T) {
 		rounds = 6
 	}
 	perKernel(t, func(t *testing.T, kernel string) {
-		for _, page := range []int{16, 48, 128, 272} {
+		for n, page := range []int{16, 48, 128, 272} {
 			t.Run(fmt.Sprintf("page=%d", page), func(t *testing.T) {
-				x := newCacheTest(t, rand.New(rand.NewPCG(uint64(page), 41)), kernel, page, 3000/page)
+				x := newCacheTest(t, rand.New(rand.NewPCG(uint64(page), 41)), formats[n%3], page, 3000/page)
 				for n := range rounds {
 					for range 8 {
 						x.step()
 					}
 					x.check(kernel, 1+n%3)
 				}
-				for _, s := range x.seqs {
-					s.Free()
-					s.Free()
-					require.Zero(t, s.Len())
-				}
-				require.Equal(t, x.total, x.cache.FreePages(), "free pages after all sequences are")
+				x.end()
 			})
 		}
+	})
+}
+
+// FuzzCache is TestCache by what the fuzzer draws.
+func FuzzCache(f *testing.F) {
+	for seed := range uint64(8) {
+		f.Add(seed, seed+1, uint8(seed), uint8(3*seed), uint8(40))
+	}
+	f.Fuzz(func(t *testing.T, seed1, seed2 uint64, format, page, steps uint8) {
+		r := rand.New(rand.NewPCG(seed1, seed2))
+		kernels := attention.Kernels()
+		size := 16 * (1 + int(page)%20)
+		x := newCacheTest(t, r, formats[int(format)%3], size, 1+r.IntN(2000/size))
+		for n := range int(steps) {
+			x.step()
+			if n%8 == 7 {
+				x.check(kernels[r.IntN(len(kernels))], 1+r.IntN(3))
+			}
+		}
+		x.end()
 	})
 }
 
@@ -172,12 +224,82 @@ func TestCachePrefillAndDecode(t *testing.T) {
 	})
 }
 
+// TestWindowInFewPages: what a window has left can be dropped, so that a few pages
+// are enough for any number of tokens, sink tokens included.
+func TestWindowInFewPages(t *testing.T) {
+	const n, sinks, left = 700, 5, 50
+	r := rand.New(rand.NewPCG(44, 44))
+	p := newProblem(r, shape{4, 2, 16, 16, []int{n}, []int{n}})
+	p.cfg.Mask = attention.And(attention.Causal(), attention.SinkTokens(sinks, left, 0))
+	want := p.run(t, "generic", 1)
+	cache, err := attention.NewCache(attention.CacheConfig{KVHeads: 2, HeadDim: 16, PageKeys: 16, Pages: 1 + left/16 + 2})
+	require.NoError(t, err)
+	s := cache.NewSequence()
+	op := operator(t, p, "", 2)
+	in, out, got := p.call()
+	q, k, v, o := in.Q.Data, in.K, in.V, out.O.Data
+	in.K, in.V = attention.Tensor{}, attention.Tensor{}
+	for at := range n {
+		tokens := func(x attention.Tensor) attention.Tensor { x.Data = x.Data[at*x.TokenStride:]; return x }
+		require.NoError(t, s.Append(tokens(k), tokens(v), 1), "token %d", at)
+		in.Q.Data, out.O.Data, out.LSE = q[at*64:], o[at*64:], got.lse[at*4:]
+		require.NoError(t, op.ForwardCached(in, out, attention.Ragged([]int{0, 1}), []*attention.CachedSequence{s}))
+		s.Drop(sinks, at-left+1)
+	}
+	require.Equal(t, n, s.Len())
+	sameBits(t, want, got)
+	s.Truncate(3)
+	require.NoError(t, s.Append(k, v, 16), "which appends to keys that were dropped")
+	s.Free()
+	require.Equal(t, 1+left/16+2, cache.FreePages())
+}
+
+// TestDraftTreeInCache: several draft tokens at once, by the mask of their tree,
+// have the bits that each would have had after its own ancestors alone.
+func TestDraftTreeInCache(t *testing.T) {
+	const prefix = 1050
+	r := rand.New(rand.NewPCG(45, 45))
+	parents := []int{-1, 0, 0, 1, 2, -1, 5, 3}
+	n := len(parents)
+	p := newProblem(r, shape{4, 2, 16, 16, []int{n}, []int{prefix + n}})
+	for _, f := range formats {
+		cache, err := attention.NewCache(attention.CacheConfig{KVHeads: 2, HeadDim: 16, PageKeys: 32, Pages: 100, Format: f})
+		require.NoError(t, err)
+		in, out, got := p.call()
+		token := func(x attention.Tensor, j int) attention.Tensor { x.Data = x.Data[j*x.TokenStride:]; return x }
+		s := cache.NewSequence()
+		require.NoError(t, s.Append(in.K, in.V, prefix))
+		paths := []*attention.CachedSequence{}
+		op := operator(t, p, "", 1)
+		want := newResult(p.ref)
+		for i, parent := range parents {
+			from := s
+			if parent >= 0 {
+				from = paths[parent]
+			}
+			path := from.Fork()
+			paths = append(paths, path)
+			require.NoError(t, path.Append(token(in.K, prefix+i), token(in.V, prefix+i), 1))
+			one := attention.Outputs{O: token(attention.Packed(want.o, 4, 16), i), LSE: want.lse[4*i:]}
+			require.NoError(t, op.ForwardCached(attention.Inputs{Q: token(in.Q, i)}, one, attention.Ragged([]int{0, 1}), []*attention.CachedSequence{path}))
+		}
+		require.NoError(t, s.Append(token(in.K, prefix), token(in.V, prefix), n))
+		batch := attention.Ragged([]int{0, n})
+		batch.Masks = []attention.Mask{attention.Tree(parents)}
+		require.NoError(t, op.ForwardCached(attention.Inputs{Q: in.Q}, out, batch, []*attention.CachedSequence{s}))
+		for i := range got.lse {
+			require.Equal(t, want.lse[i], got.lse[i], "LSE %d", i)
+		}
+		sameBits(t, want, got, f)
+	}
+}
+
 // TestForkedSequencesPart: what one of two appends, the other does not see.
 func TestForkedSequencesPart(t *testing.T) {
-	x := newCacheTest(t, rand.New(rand.NewPCG(43, 43)), "", 16, 4)
+	x := newCacheTest(t, rand.New(rand.NewPCG(43, 43)), attention.FormatFloat32, 16, 4)
 	a := &cached{CachedSequence: x.cache.NewSequence()}
 	require.True(t, x.grow(a, 20))
-	b := &cached{a.Fork(), a.k, a.v}
+	b := a.fork()
 	require.Equal(t, 2, x.cache.FreePages())
 	require.True(t, x.grow(a, 1), "which copies a page")
 	require.Equal(t, 1, x.cache.FreePages())
@@ -185,7 +307,7 @@ func TestForkedSequencesPart(t *testing.T) {
 	require.Equal(t, 1, x.cache.FreePages())
 	x.seqs = []*cached{a, b}
 	x.check("", 1)
-	c := &cached{b.Fork(), b.k, b.v}
+	c := b.fork()
 	require.True(t, x.grow(c, 1))
 	require.Zero(t, x.cache.FreePages())
 	require.False(t, x.grow(a, 12), "there are no pages left")
@@ -255,23 +377,27 @@ func TestCacheErrors(t *testing.T) {
 // TestDecodingAllocatesNothing: neither a token that finds room in its page nor
 // the pass over the cache.
 func TestDecodingAllocatesNothing(t *testing.T) {
-	x := newCacheTest(t, rand.New(rand.NewPCG(44, 44)), "", 128, 20)
-	a := &cached{CachedSequence: x.cache.NewSequence()}
-	require.True(t, x.grow(a, 300))
-	op, err := attention.New(attention.Config{QueryHeads: 4, KVHeads: 2, HeadDim: cacheDim, ValueDim: cacheValueDim, Workers: 1})
-	require.NoError(t, err)
-	k := attention.Packed(random(x.Rand, 16), 2, cacheDim)
-	v := attention.Packed(random(x.Rand, 10), 2, cacheValueDim)
-	in := attention.Inputs{Q: attention.Packed(random(x.Rand, 32), 4, cacheDim)}
-	out := attention.Outputs{O: attention.Packed(make([]float32, 20), 4, cacheValueDim)}
-	batch, seqs := attention.Ragged([]int{0, 1}), []*attention.CachedSequence{a.CachedSequence}
-	step := func() {
-		if err := errorOf(a.Append(k, v, 1), op.ForwardCached(in, out, batch, seqs)); err != nil {
-			t.Fatal(err)
+	for _, f := range formats {
+		x := newCacheTest(t, rand.New(rand.NewPCG(44, 44)), f, 128, 40)
+		a := &cached{CachedSequence: x.cache.NewSequence()}
+		require.True(t, x.grow(a, 2200))
+		for workers := 1; workers <= 2; workers++ {
+			op, err := attention.New(attention.Config{QueryHeads: 4, KVHeads: 2, HeadDim: cacheDim, ValueDim: cacheValueDim, Workers: workers})
+			require.NoError(t, err)
+			k := attention.Packed(random(x.Rand, 16), 2, cacheDim)
+			v := attention.Packed(random(x.Rand, 10), 2, cacheValueDim)
+			in := attention.Inputs{Q: attention.Packed(random(x.Rand, 32), 4, cacheDim)}
+			out := attention.Outputs{O: attention.Packed(make([]float32, 20), 4, cacheValueDim)}
+			batch, seqs := attention.Ragged([]int{0, 1}), []*attention.CachedSequence{a.CachedSequence}
+			step := func() {
+				if err := errorOf(a.Append(k, v, 1), op.ForwardCached(in, out, batch, seqs)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			step()
+			assert.Zero(t, testing.AllocsPerRun(20, step), "%v, %d workers", f, workers)
 		}
 	}
-	step()
-	assert.Zero(t, testing.AllocsPerRun(40, step))
 }
 
 func errorOf(errs ...error) error {
@@ -287,7 +413,7 @@ func errorOf(errs ...error) error {
 // fork and attends to it.
 func TestCacheConcurrently(t *testing.T) {
 	sameGoroutines(t)
-	x := newCacheTest(t, rand.New(rand.NewPCG(45, 45)), "", 16, 200)
+	x := newCacheTest(t, rand.New(rand.NewPCG(45, 45)), attention.FormatFloat32, 16, 200)
 	prompt := &cached{CachedSequence: x.cache.NewSequence()}
 	require.True(t, x.grow(prompt, 40), "which ends within a page")
 	var wait sync.WaitGroup
@@ -297,7 +423,7 @@ func TestCacheConcurrently(t *testing.T) {
 			defer wait.Done()
 			y := *x
 			y.Rand = rand.New(rand.NewPCG(46, uint64(g)))
-			y.seqs = []*cached{{prompt.Fork(), prompt.k, prompt.v}}
+			y.seqs = []*cached{prompt.fork()}
 			for range 10 {
 				if s := y.seqs[0]; !s.append(&y, 1+y.IntN(20)) {
 					t.Error("the cache is full")

@@ -368,6 +368,9 @@ func (c *call) mask(b int, m kernel.Mask) kernel.Mask {
 	if c.batch.Masks != nil {
 		c.batch.Masks[b].compile(&m)
 	}
+	if c.cached != nil && len(c.cached[b].gone) > 0 {
+		m.Bitmaps = append(m.Bitmaps, &c.cached[b].gone)
+	}
 	return m
 }
 

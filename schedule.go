@@ -256,6 +256,9 @@ func (c *call) maskTerms() int {
 	for b := range c.batch.Masks {
 		n = max(n, len(c.batch.Masks[b].terms))
 	}
+	if c.cached != nil {
+		n++ // what is dropped
+	}
 	return n + len(c.op.cfg.Mask.terms)
 }
 
