@@ -4348,7 +4348,7 @@ done2:
 	RET
 
 // func scoreF32AVX2(s *float32, max *float32, q *float32, k *byte, next *byte, dk int, panels int, rows int, w int)
-// Requires: AVX, FMA3, MMX+
+// Requires: AVX, CMOV, FMA3, MMX+
 TEXT ·scoreF32AVX2(SB), $0-72
 	MOVQ   s+0(FP), AX
 	MOVQ   k+24(FP), CX
@@ -4380,16 +4380,22 @@ lanes2:
 	MOVQ    q+16(FP), R9
 	ADDQ    R8, R9
 	MOVQ    CX, R10
-	MOVQ    dk+40(FP), R11
-	MOVQ    R11, R12
-	ANDQ    $0x03, R12
-	SHRQ    $0x02, R11
-	TESTQ   R11, R11
+	MOVQ    dk+40(FP), R12
+	LEAQ    (CX)(BX*1), R11
+	CMPQ    R11, DX
+	CMOVQEQ next+32(FP), R11
+	LEAQ    1024(R10), R13
+	CMPQ    R12, $0x40
+	CMOVQGE R13, R11
+	MOVQ    R12, R13
+	ANDQ    $0x03, R13
+	SHRQ    $0x02, R12
+	TESTQ   R12, R12
 	JZ      done5
 	PCALIGN $0x40
 
 loop4:
-	PREFETCHT0   1024(R10)
+	PREFETCHT0   (R11)
 	VMOVUPS      (R10), Y8
 	VMOVUPS      32(R10), Y9
 	VBROADCASTSS (R9), Y10
@@ -4405,7 +4411,7 @@ loop4:
 	VFMADD231PS  Y8, Y13, Y6
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         SI, R9
-	PREFETCHT0   1088(R10)
+	PREFETCHT0   64(R11)
 	VMOVUPS      64(R10), Y8
 	VMOVUPS      96(R10), Y9
 	VBROADCASTSS (R9), Y10
@@ -4421,7 +4427,7 @@ loop4:
 	VFMADD231PS  Y8, Y13, Y6
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         SI, R9
-	PREFETCHT0   1152(R10)
+	PREFETCHT0   128(R11)
 	VMOVUPS      128(R10), Y8
 	VMOVUPS      160(R10), Y9
 	VBROADCASTSS (R9), Y10
@@ -4437,7 +4443,7 @@ loop4:
 	VFMADD231PS  Y8, Y13, Y6
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         SI, R9
-	PREFETCHT0   1216(R10)
+	PREFETCHT0   192(R11)
 	VMOVUPS      192(R10), Y8
 	VMOVUPS      224(R10), Y9
 	VBROADCASTSS (R9), Y10
@@ -4454,16 +4460,17 @@ loop4:
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         SI, R9
 	ADDQ         $0x00000100, R10
-	DECQ         R11
+	ADDQ         $0x00000100, R11
+	DECQ         R12
 	JNZ          loop4
 
 done5:
-	TESTQ   R12, R12
+	TESTQ   R13, R13
 	JZ      done7
 	PCALIGN $0x40
 
 loop6:
-	PREFETCHT0   1024(R10)
+	PREFETCHT0   (R11)
 	VMOVUPS      (R10), Y8
 	VMOVUPS      32(R10), Y9
 	VBROADCASTSS (R9), Y10
@@ -4480,7 +4487,8 @@ loop6:
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         SI, R9
 	ADDQ         $0x40, R10
-	DECQ         R12
+	ADDQ         $0x40, R11
+	DECQ         R13
 	JNZ          loop6
 
 done7:
@@ -4554,8 +4562,8 @@ done3:
 	RET
 
 // func accumulateF32AVX2(o *float32, p *float32, alpha *float32, v *byte, next *byte, n int, step int, panels int, rows int, w int)
-// Requires: AVX, FMA3, MMX+
-TEXT ·accumulateF32AVX2(SB), $0-80
+// Requires: AVX, CMOV, FMA3, MMX+
+TEXT ·accumulateF32AVX2(SB), $8-80
 	MOVQ   o+0(FP), AX
 	MOVQ   panels+56(FP), CX
 	SHLQ   $0x06, CX
@@ -4615,16 +4623,22 @@ ready5:
 	MOVQ    p+8(FP), R12
 	ADDQ    R9, R12
 	MOVQ    DX, R13
-	MOVQ    n+40(FP), R14
-	MOVQ    R14, R15
-	ANDQ    $0x03, R15
-	SHRQ    $0x02, R14
-	TESTQ   R14, R14
+	MOVQ    n+40(FP), R15
+	LEAQ    (DX)(SI*1), R14
+	CMPQ    R14, BX
+	CMOVQEQ next+32(FP), R14
+	LEAQ    1024(R13), BP
+	CMPQ    R15, $0x40
+	CMOVQGE BP, R14
+	MOVQ    R15, BP
+	ANDQ    $0x03, BP
+	SHRQ    $0x02, R15
+	TESTQ   R15, R15
 	JZ      done7
 	PCALIGN $0x40
 
 loop6:
-	PREFETCHT0   1024(R13)
+	PREFETCHT0   (R14)
 	VMOVUPS      (R13), Y8
 	VMOVUPS      32(R13), Y9
 	VBROADCASTSS (R12), Y10
@@ -4640,7 +4654,7 @@ loop6:
 	VFMADD231PS  Y8, Y13, Y6
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         DI, R12
-	PREFETCHT0   1088(R13)
+	PREFETCHT0   64(R14)
 	VMOVUPS      64(R13), Y8
 	VMOVUPS      96(R13), Y9
 	VBROADCASTSS (R12), Y10
@@ -4656,7 +4670,7 @@ loop6:
 	VFMADD231PS  Y8, Y13, Y6
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         DI, R12
-	PREFETCHT0   1152(R13)
+	PREFETCHT0   128(R14)
 	VMOVUPS      128(R13), Y8
 	VMOVUPS      160(R13), Y9
 	VBROADCASTSS (R12), Y10
@@ -4672,7 +4686,7 @@ loop6:
 	VFMADD231PS  Y8, Y13, Y6
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         DI, R12
-	PREFETCHT0   1216(R13)
+	PREFETCHT0   192(R14)
 	VMOVUPS      192(R13), Y8
 	VMOVUPS      224(R13), Y9
 	VBROADCASTSS (R12), Y10
@@ -4689,16 +4703,17 @@ loop6:
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         DI, R12
 	ADDQ         $0x00000100, R13
-	DECQ         R14
+	ADDQ         $0x00000100, R14
+	DECQ         R15
 	JNZ          loop6
 
 done7:
-	TESTQ   R15, R15
+	TESTQ   BP, BP
 	JZ      done9
 	PCALIGN $0x40
 
 loop8:
-	PREFETCHT0   1024(R13)
+	PREFETCHT0   (R14)
 	VMOVUPS      (R13), Y8
 	VMOVUPS      32(R13), Y9
 	VBROADCASTSS (R12), Y10
@@ -4715,7 +4730,8 @@ loop8:
 	VFMADD231PS  Y9, Y13, Y7
 	ADDQ         DI, R12
 	ADDQ         $0x40, R13
-	DECQ         R15
+	ADDQ         $0x40, R14
+	DECQ         BP
 	JNZ          loop8
 
 done9:

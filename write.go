@@ -35,35 +35,43 @@ func (s *CachedSequence) writeKeys(page, head, at, n int, k *Tensor, t int) {
 	f := kernel.Format(c.cfg.Format)
 	to := c.k[(page*c.cfg.KVHeads+head)*c.kHead+(at/kernel.Run*kernel.Run*d+at%kernel.Run)*f.Size():]
 	rows, stride := s.rows(k, head, t, n, d)
-	switch {
-	case n == kernel.Run:
+	if n == kernel.Run {
 		for i := range s.scratch.off {
 			s.scratch.off[i] = i * stride
 		}
 		panel := floats(to)
 		if f != kernel.Float32 {
-			s.scratch.panel = grow(s.scratch.panel, kernel.Run*d)
-			panel = s.scratch.panel
+			panel = s.room(kernel.Run * d)
 		}
 		c.ops.Gather(&panel[0], &rows[0], &s.scratch.off[0], d, kernel.Run, 1)
 		if f != kernel.Float32 {
 			c.ops.Stored[f].Narrow(&to[0], &panel[0], kernel.Run*d)
 		}
-	case f == kernel.Float32:
-		place := floats(to)
-		for j := range n {
-			for i, x := range rows[j*stride:][:d] {
-				place[i*kernel.Run+j] = x
-			}
-		}
-	default:
-		place := halves(to)
-		for j := range n {
-			for i, x := range rows[j*stride:][:d] {
-				place[i*kernel.Run+j] = f.Narrow16(x)
-			}
-		}
+		return
 	}
+	for j := range n {
+		row := rows[j*stride:][:d]
+		if f == kernel.Float32 {
+			scatter(floats(to)[j:], row)
+			continue
+		}
+		narrow := asBytes(s.room(d))
+		c.ops.Stored[f].Narrow(&narrow[0], &row[0], d)
+		scatter(halves(to)[j:], halves(narrow)[:d])
+	}
+}
+
+// scatter writes a key's channels into a panel.
+func scatter[T any](panel, row []T) {
+	for i, x := range row {
+		panel[i*kernel.Run] = x
+	}
+}
+
+// room is scratch of n numbers.
+func (s *CachedSequence) room(n int) []float32 {
+	s.scratch.panel = grow(s.scratch.panel, n)
+	return s.scratch.panel
 }
 
 // writeValues is writeKeys for values.
@@ -76,21 +84,22 @@ func (s *CachedSequence) writeValues(page, head, at, n int, v *Tensor, t int) {
 	finite := at == 0 || c.finite[i]
 	for x := 0; x < d; x += kernel.Run {
 		width := min(kernel.Run, d-x)
-		panel := to[x*c.cfg.PageKeys*f.Size():]
-		for j := range n {
-			part := panel[j*kernel.Run*f.Size():][:kernel.Run*f.Size()]
-			if width < kernel.Run {
-				clear(part)
-			}
-			row := rows[j*stride+x:][:width]
-			if f == kernel.Float32 {
-				copy(floats(part), row)
-				finite = finite && finite32(row)
-				continue
-			}
-			c.ops.Stored[f].Narrow(&part[0], &row[0], width)
-			finite = finite && f.Finite(halves(part))
+		panel := to[x*c.cfg.PageKeys*f.Size():][:n*kernel.Run*f.Size()]
+		if width < kernel.Run {
+			clear(panel)
 		}
+		for j := range n {
+			part, row := panel[j*kernel.Run*f.Size():], rows[j*stride+x:][:width]
+			switch {
+			case f != kernel.Float32:
+				c.ops.Stored[f].Narrow(&part[0], &row[0], width)
+			case width == kernel.Run:
+				*(*[kernel.Run]float32)(floats(part)) = [kernel.Run]float32(row)
+			default:
+				copy(floats(part), row)
+			}
+		}
+		finite = finite && f.Finite(panel)
 	}
 	c.finite[i] = finite
 }
@@ -101,16 +110,6 @@ func (s *CachedSequence) rows(x *Tensor, head, t, n, d int) (rows []float32, str
 	return x.Data[first:], x.TokenStride
 }
 
-// finite32 reports whether no number is an infinity or NaN.
-func finite32(x []float32) bool {
-	for _, v := range x {
-		if v-v != 0 {
-			return false
-		}
-	}
-	return true
-}
-
 // floats views stored float32 as such.
 func floats(b []byte) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
@@ -119,6 +118,11 @@ func floats(b []byte) []float32 {
 // halves views stored numbers of 16 bits as such.
 func halves(b []byte) []uint16 {
 	return unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/2)
+}
+
+// asBytes views numbers as bytes.
+func asBytes(x []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
 }
 
 // roundUp rounds n up to a multiple of m.

@@ -1,6 +1,9 @@
 package kernel
 
-import "math"
+import (
+	"math"
+	"unsafe"
+)
 
 // Format is how numbers are kept in memory; arithmetic is that of float32.
 type Format uint8
@@ -84,16 +87,19 @@ func (f Format) Narrow16(x float32) uint16 {
 	return sign | uint16((abs-(127-15)<<23+0xFFF+abs>>13&1)>>13)
 }
 
-// Finite reports whether no bfloat16 or float16 is an infinity or NaN.
-func (f Format) Finite(x []uint16) bool {
-	exponent := uint16(0x7F80)
-	if f == Float16 {
-		exponent = 0x7C00
+// exponents are the bits of the exponents in eight bytes of a format.
+var exponents = [Formats]uint64{0x7F80_0000_7F80_0000, 0x7F80_7F80_7F80_7F80, 0x7C00_7C00_7C00_7C00}
+
+// Finite reports whether none of the stored numbers, a multiple of eight bytes, is
+// an infinity or NaN. These have an exponent of ones, to which a carry in its
+// lowest bit makes the bit above.
+func (f Format) Finite(stored []byte) bool {
+	ones := exponents[f]
+	top := ones << 1 &^ ones
+	lowest := ones &^ (ones << 1)
+	var carries uint64
+	for _, x := range unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(stored))), len(stored)/8) {
+		carries |= x&ones + lowest
 	}
-	for _, v := range x {
-		if v&exponent == exponent {
-			return false
-		}
-	}
-	return true
+	return carries&top == 0
 }

@@ -3,6 +3,7 @@ package kernel
 import (
 	"math"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 )
@@ -74,6 +75,29 @@ func TestNarrowRoundsHalfToEven(t *testing.T) {
 		for _, bits := range []uint32{0x7FC00000, 0x7F800001, 0xFFFFFFFF, 0xFF800001} {
 			x := f.format.Widen32(narrow(math.Float32frombits(bits)))
 			require.True(t, x != x, "%d: NaN %#x became %v", f.format, bits, x)
+		}
+	}
+}
+
+// TestFinite: each number of each format says by itself, in every place, whether
+// it is finite.
+func TestFinite(t *testing.T) {
+	for _, f := range formats {
+		words := make([]uint64, 4)
+		stored := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), 32)
+		for i := range 1 << 16 {
+			x := f.format.Widen32(uint16(i))
+			at := i % 16
+			stored[2*at], stored[2*at+1] = byte(i), byte(i>>8)
+			require.Equal(t, x-x == 0, f.format.Finite(stored), "%d: %#x", f.format, i)
+			stored[2*at], stored[2*at+1] = 0xFF, 0x03 // finite
+		}
+	}
+	for _, x := range []float32{0, -1, math.MaxFloat32, -math.MaxFloat32, float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN())} {
+		stored := []float32{1, -2, 3, x, 0, -5, 6, 7}
+		for range stored {
+			stored = append(stored[1:], stored[0])
+			require.Equal(t, x-x == 0, Float32.Finite(unsafe.Slice((*byte)(unsafe.Pointer(&stored[0])), 32)), x)
 		}
 	}
 }

@@ -21,8 +21,6 @@ var (
 // four at a time.
 const run, fewRows = 16, 4
 
-const prefetchNear = 1024
-
 // widen loads a vector of numbers of a format as float32.
 func (g *gen) widen(f format, m operand.Mem, v reg.VecPhysical) {
 	switch f {
@@ -74,25 +72,27 @@ func (w *few) element(p reg.GPVirtual, i, x int) operand.Mem {
 
 // multiply accumulates n rank-one updates of the panels at hand and of the lanes
 // from b on, rows of which lie pitch apart. Meanwhile it fetches the panels after
-// them, or next; but if those pass by as fast as AVX2 takes float32, what lies
-// prefetchNear bytes ahead, which lets the processor's own prefetching take part.
-// (On Zen 3 16 instead of 14.5 GB/s of float32, but 13 instead of 14 of 16 bits.)
+// them, or next. But panels of float32 pass by so fast on AVX2 that the processor's
+// own prefetching is needed, too, which takes part if only a little is fetched
+// ahead; panels of few rows would end before that. (Zen 3: 16 instead of 14.5 GB/s
+// of float32, but 13 instead of 14 of 16 bits.)
 func (w *few) multiply(n operand.Mem, from reg.GPVirtual) {
+	const near, manyRows = 1024, 64
 	p, ahead, count := w.GP64(), w.GP64(), w.GP64()
 	w.MOVQ(w.data, p)
 	w.MOVQ(n, count)
-	near := !w.wide && w.f == float32s
-	if !near {
-		w.LEAQ(operand.Mem{Base: w.data, Index: w.step, Scale: uint8(w.panels)}, ahead)
-		w.CMPQ(ahead, w.end)
-		w.CMOVQEQ(w.paramMem("next"), ahead)
+	w.LEAQ(operand.Mem{Base: w.data, Index: w.step, Scale: uint8(w.panels)}, ahead)
+	w.CMPQ(ahead, w.end)
+	w.CMOVQEQ(w.paramMem("next"), ahead)
+	if !w.wide && w.f == float32s {
+		nearby := w.GP64()
+		w.LEAQ(at(p, near), nearby)
+		w.CMPQ(count, operand.U8(manyRows))
+		w.CMOVQGE(nearby, ahead)
 	}
 	bytes := run * w.f.size
 	w.unrolled(count, 4, func(i int) {
-		switch {
-		case near:
-			w.PREFETCHT0(at(p, i*bytes+prefetchNear))
-		case i*bytes%64 == 0:
+		if i*bytes%64 == 0 {
 			w.PREFETCHT0(at(ahead, i*bytes))
 			if w.panels == 2 {
 				w.PREFETCHT0(operand.Mem{Base: ahead, Index: w.step, Scale: 1, Disp: i * bytes})
@@ -110,9 +110,7 @@ func (w *few) multiply(n operand.Mem, from reg.GPVirtual) {
 		w.ADDQ(w.pitch, from)
 	}, func(count int) {
 		w.ADDQ(imm(count*bytes), p)
-		if !near {
-			w.ADDQ(imm(count*bytes), ahead)
-		}
+		w.ADDQ(imm(count*bytes), ahead)
 	})
 }
 
