@@ -36,11 +36,12 @@ type CacheConfig struct {
 type Cache struct {
 	cfg CacheConfig
 	ops *kernel.Ops
-	// Pages: of each head K in panels [key/Run][channel][Run], V in panels
-	// [channel/Run][key][Run], and whether all values are finite.
+	// Pages, as kernel.Pages has them, and how many keys have been written of each.
 	k, v         []byte
+	filled       []int32
 	finite       []bool
 	kHead, vHead int // bytes of a head of a page
+	vStep        int // keys between panels of V
 
 	mu   sync.Mutex
 	free []int32
@@ -89,11 +90,15 @@ func NewCache(cfg CacheConfig) (*Cache, error) {
 	}
 	c := &Cache{cfg: cfg, ops: ops}
 	c.kHead = cfg.PageKeys * cfg.HeadDim * kernel.Format(cfg.Format).Size()
-	c.vHead = cfg.PageKeys * roundUp(cfg.ValueDim, kernel.Run) * kernel.Format(cfg.Format).Size()
+	// A line more, so that the panels do not fall into the same sets of a processor's
+	// cache.
+	c.vStep = cfg.PageKeys + 4/kernel.Format(cfg.Format).Size()
+	c.vHead = c.vStep * roundUp(cfg.ValueDim, kernel.Run) * kernel.Format(cfg.Format).Size()
 	heads := (cfg.Pages + 1) * cfg.KVHeads
 	c.k, c.v, c.finite = allocate(heads*c.kHead), allocate(heads*c.vHead), make([]bool, heads)
+	c.filled = make([]int32, cfg.Pages+1)
 	c.refs, c.free, c.hole = make([]int32, cfg.Pages+1), make([]int32, cfg.Pages), int32(cfg.Pages)
-	c.refs[c.hole] = 1 // for the cache itself, so that it is never free
+	c.refs[c.hole], c.filled[c.hole] = 1, int32(cfg.PageKeys) // for the cache itself, so that it is never free
 	for i := range cfg.KVHeads {
 		c.finite[int(c.hole)*cfg.KVHeads+i] = true
 	}
@@ -120,7 +125,7 @@ func (c *Cache) take(pages []int32, n int) ([]int32, error) {
 	from := len(c.free) - n
 	// From the end, so that what is taken together lies together as long as it can.
 	for i := len(c.free) - 1; i >= from; i-- {
-		c.refs[c.free[i]] = 1
+		c.refs[c.free[i]], c.filled[c.free[i]] = 1, 0
 		pages = append(pages, c.free[i])
 	}
 	c.free = c.free[:from]
@@ -161,6 +166,7 @@ func (c *Cache) copyPage(to, from int32) {
 	copy(c.k[t*c.kHead:(t+heads)*c.kHead], c.k[f*c.kHead:])
 	copy(c.v[t*c.vHead:(t+heads)*c.vHead], c.v[f*c.vHead:])
 	copy(c.finite[t:t+heads], c.finite[f:])
+	c.filled[to] = c.filled[from]
 }
 
 // CachedSequence is the keys and values of one sequence in a [Cache].
@@ -330,7 +336,7 @@ func (c *call) checkCached(in *Inputs, batch *Batch, sequences []*CachedSequence
 func (s *CachedSequence) view(kv int) kernel.Pages {
 	c, heads := s.cache, s.cache.cfg.KVHeads
 	return kernel.Pages{
-		Format: kernel.Format(c.cfg.Format), K: c.k[kv*c.kHead:], V: c.v[kv*c.vHead:], Finite: c.finite[kv:], Table: s.pages,
-		Keys: c.cfg.PageKeys, KPage: heads * c.kHead, VPage: heads * c.vHead, FStride: heads,
+		Format: kernel.Format(c.cfg.Format), K: c.k[kv*c.kHead:], V: c.v[kv*c.vHead:], Filled: c.filled, Finite: c.finite[kv:], Table: s.pages,
+		Keys: c.cfg.PageKeys, KPage: heads * c.kHead, VPage: heads * c.vHead, VStep: c.vStep, FStride: heads,
 	}
 }

@@ -15,63 +15,73 @@ type writer struct {
 
 // write stores n keys and values behind those of s, for which there is room.
 func (s *CachedSequence) write(k, v *Tensor, n int) {
-	size := s.cache.cfg.PageKeys
+	c, size := s.cache, s.cache.cfg.PageKeys
 	for t := 0; t < n; {
 		at := (s.n + t) % size
 		run := min(kernel.Run-at%kernel.Run, n-t)
 		page := int(s.pages[(s.n+t)/size])
-		for h := range s.cache.cfg.KVHeads {
+		for h := range c.cfg.KVHeads {
 			s.writeKeys(page, h, at, run, k, t)
 			s.writeValues(page, h, at, run, v, t)
 		}
+		c.filled[page] = max(c.filled[page], int32(at+run))
 		t += run
 	}
 }
 
 // writeKeys stores tokens t to t+n-1 of a head into one panel of a page, from key
-// at on.
+// at on. A panel is rows until it is full, so that a token by itself need not
+// write to a line of the cache for each of its channels.
 func (s *CachedSequence) writeKeys(page, head, at, n int, k *Tensor, t int) {
 	c, d := s.cache, s.cache.cfg.HeadDim
 	f := kernel.Format(c.cfg.Format)
-	to := c.k[(page*c.cfg.KVHeads+head)*c.kHead+(at/kernel.Run*kernel.Run*d+at%kernel.Run)*f.Size():]
+	first, size := at%kernel.Run, f.Size()
+	panel := c.k[(page*c.cfg.KVHeads+head)*c.kHead+(at-first)*d*size:][:kernel.Run*d*size]
 	rows, stride := s.rows(k, head, t, n, d)
-	if n == kernel.Run {
-		for i := range s.scratch.off {
-			s.scratch.off[i] = i * stride
+	switch {
+	case int(c.filled[page]) >= at-first+kernel.Run:
+		// It was full before its sequence was truncated.
+		for j := range n {
+			if row := rows[j*stride:][:d]; f == kernel.Float32 {
+				storeKey(floats(panel)[first+j:], row)
+			} else {
+				storeKey(halves(panel)[first+j:], halves(s.narrow(f, row))[:d])
+			}
 		}
-		panel := floats(to)
-		if f != kernel.Float32 {
-			panel = s.room(kernel.Run * d)
-		}
-		c.ops.Gather(&panel[0], &rows[0], &s.scratch.off[0], d, kernel.Run, 1)
-		if f != kernel.Float32 {
-			c.ops.Stored[f].Narrow(&to[0], &panel[0], kernel.Run*d)
-		}
+		return
+	case n == kernel.Run:
+		s.packKeys(f, panel, rows, stride)
 		return
 	}
 	for j := range n {
-		row := rows[j*stride:][:d]
+		row, to := rows[j*stride:][:d], panel[(first+j)*d*size:][:d*size]
 		if f == kernel.Float32 {
-			scatter(floats(to)[j:], row)
-			continue
+			copy(floats(to), row)
+		} else {
+			c.ops.Stored[f].Narrow(&to[0], &row[0], d)
 		}
-		narrow := asBytes(s.room(d))
-		c.ops.Stored[f].Narrow(&narrow[0], &row[0], d)
-		scatter(halves(to)[j:], halves(narrow)[:d])
+	}
+	if first+n == kernel.Run {
+		s.scratch.rows = grow(s.scratch.rows, kernel.Run*d)
+		c.ops.Stored[f].Widen(&s.scratch.rows[0], &panel[0], kernel.Run*d)
+		s.packKeys(f, panel, s.scratch.rows, d)
 	}
 }
 
-// scatter writes a key's channels into a panel.
-func scatter[T any](panel, row []T) {
-	for i, x := range row {
-		panel[i*kernel.Run] = x
+// packKeys makes a panel of rows.
+func (s *CachedSequence) packKeys(f kernel.Format, panel []byte, rows []float32, stride int) {
+	ops, d := s.cache.ops, s.cache.cfg.HeadDim
+	for i := range s.scratch.off {
+		s.scratch.off[i] = i * stride
 	}
-}
-
-// room is scratch of n numbers.
-func (s *CachedSequence) room(n int) []float32 {
-	s.scratch.panel = grow(s.scratch.panel, n)
-	return s.scratch.panel
+	to := floats(panel)
+	if f != kernel.Float32 {
+		to = s.room(kernel.Run * d)
+	}
+	ops.Gather(&to[0], &rows[0], &s.scratch.off[0], d, kernel.Run, 1)
+	if f != kernel.Float32 {
+		ops.Stored[f].Narrow(&panel[0], &to[0], kernel.Run*d)
+	}
 }
 
 // writeValues is writeKeys for values.
@@ -81,27 +91,55 @@ func (s *CachedSequence) writeValues(page, head, at, n int, v *Tensor, t int) {
 	i := page*c.cfg.KVHeads + head
 	to := c.v[i*c.vHead+at*kernel.Run*f.Size():]
 	rows, stride := s.rows(v, head, t, n, d)
-	finite := at == 0 || c.finite[i]
-	for x := 0; x < d; x += kernel.Run {
-		width := min(kernel.Run, d-x)
-		panel := to[x*c.cfg.PageKeys*f.Size():][:n*kernel.Run*f.Size()]
-		if width < kernel.Run {
-			clear(panel)
+	finite, step := at == 0 || c.finite[i], c.vStep*kernel.Run
+	for j := range n {
+		row := rows[j*stride:][:d]
+		if f == kernel.Float32 {
+			storeValue(floats(to)[j*kernel.Run:], row, step)
+			finite = f.Finite(asBytes(row)) && finite
+			continue
 		}
-		for j := range n {
-			part, row := panel[j*kernel.Run*f.Size():], rows[j*stride+x:][:width]
-			switch {
-			case f != kernel.Float32:
-				c.ops.Stored[f].Narrow(&part[0], &row[0], width)
-			case width == kernel.Run:
-				*(*[kernel.Run]float32)(floats(part)) = [kernel.Run]float32(row)
-			default:
-				copy(floats(part), row)
-			}
-		}
-		finite = finite && f.Finite(panel)
+		narrow := s.narrow(f, row)
+		storeValue(halves(to)[j*kernel.Run:], halves(narrow)[:d], step)
+		finite = f.Finite(narrow) && finite
 	}
 	c.finite[i] = finite
+}
+
+// storeKey writes the channels of a key, which lie Run apart in a panel.
+func storeKey[T any](panel, row []T) {
+	panel = panel[:(len(row)-1)*kernel.Run+1] // the last that is written
+	for i, x := range row {
+		panel[i*kernel.Run] = x
+	}
+}
+
+// storeValue writes the channels of a value, Run to each panel, and zeros to the
+// end of the last; panels are step apart.
+func storeValue[T any](panels, row []T, step int) {
+	for ; len(row) >= kernel.Run; row = row[kernel.Run:] {
+		*(*[kernel.Run]T)(panels) = [kernel.Run]T(row)
+		if len(row) > kernel.Run {
+			panels = panels[step:]
+		}
+	}
+	if len(row) > 0 {
+		*(*[kernel.Run]T)(panels) = [kernel.Run]T{}
+		copy(panels, row)
+	}
+}
+
+// room is scratch of n numbers.
+func (s *CachedSequence) room(n int) []float32 {
+	s.scratch.panel = grow(s.scratch.panel, n)
+	return s.scratch.panel
+}
+
+// narrow returns a row in a 16-bit format.
+func (s *CachedSequence) narrow(f kernel.Format, row []float32) []byte {
+	b := asBytes(s.room(len(row)))
+	s.cache.ops.Stored[f].Narrow(&b[0], &row[0], len(row))
+	return b[:2*len(row)]
 }
 
 // rows are tokens t to t+n-1 of a head as float32, and how far they are apart.

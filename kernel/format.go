@@ -1,8 +1,8 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"math"
-	"unsafe"
 )
 
 // Format is how numbers are kept in memory; arithmetic is that of float32.
@@ -90,16 +90,21 @@ func (f Format) Narrow16(x float32) uint16 {
 // exponents are the bits of the exponents in eight bytes of a format.
 var exponents = [Formats]uint64{0x7F80_0000_7F80_0000, 0x7F80_7F80_7F80_7F80, 0x7C00_7C00_7C00_7C00}
 
-// Finite reports whether none of the stored numbers, a multiple of eight bytes, is
-// an infinity or NaN. These have an exponent of ones, to which a carry in its
-// lowest bit makes the bit above.
+// Finite reports whether none of the stored numbers is an infinity or NaN. These
+// have an exponent of ones, to which a carry in its lowest bit makes the bit above.
 func (f Format) Finite(stored []byte) bool {
 	ones := exponents[f]
-	top := ones << 1 &^ ones
 	lowest := ones &^ (ones << 1)
-	var carries uint64
-	for _, x := range unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(stored))), len(stored)/8) {
-		carries |= x&ones + lowest
+	var a, b uint64
+	for ; len(stored) >= 16; stored = stored[16:] {
+		a |= binary.LittleEndian.Uint64(stored)&ones + lowest
+		b |= binary.LittleEndian.Uint64(stored[8:])&ones + lowest
 	}
-	return carries&top == 0
+	if len(stored) > 0 {
+		var last [16]byte
+		copy(last[:], stored)
+		a |= binary.LittleEndian.Uint64(last[:])&ones + lowest
+		b |= binary.LittleEndian.Uint64(last[8:])&ones + lowest
+	}
+	return (a|b)&(ones<<1&^ones) == 0
 }

@@ -163,10 +163,9 @@ func (p *pass) reserve(lanes, widest int) {
 	if t.Bias.Data != nil {
 		ws.bias = grow(ws.bias, BlockKeys*widest)
 	}
-	if p.few {
-		ws.rows = grow(ws.rows, lanes*padded(t.DV, Run))
-	} else if p.stored != nil {
-		ws.wide = grow(ws.wide, max(t.DK, BlockKeys)*Run)
+	if p.stored != nil {
+		ws.rows = grow(ws.rows, min(lanes, FewRows+MaxLanes)*padded(t.DV, Run))
+		ws.wide, ws.open = grow(ws.wide, max(t.DK, BlockKeys)*Run), grow(ws.open, t.DK*Run)
 	}
 	if t.Dropout != nil {
 		ws.key, ws.threshold, ws.keep = grow(ws.key, lanes), grow(ws.threshold, lanes), grow(ws.keep, lanes)

@@ -7,14 +7,30 @@ func (p *pass) scoreStored(s *strip, c *cuts, max *float32, a, z int) {
 	t, w := p.t, s.loops.Width
 	x := &t.Pages
 	for j := a; j < z; {
-		run := x.together(j, z)
+		loops, k := p.stored, x.keys(j, t.DK)
+		run := x.packed(j, z-j)
+		if run == 0 {
+			run = min(z-j, Run)
+			loops, k = &p.Stored[Float32], (*byte)(unsafe.Pointer(p.openPanel(j)))
+		}
 		next := x.values(c.from, 0)
 		if j+run < c.to {
 			next = x.keys(j+run, t.DK)
 		}
-		p.stored.Score(&p.s[(j-c.from)*w], max, &p.q[s.q], x.keys(j, t.DK), next, t.DK, (run+Run-1)/Run, s.rows, w)
+		loops.Score(&p.s[(j-c.from)*w], max, &p.q[s.q], k, next, t.DK, (run+Run-1)/Run, s.rows, w)
 		j += run
 	}
+}
+
+// openPanel is the panel from key j on, which is still rows, as a panel of float32.
+func (p *pass) openPanel(j int) *float32 {
+	t := p.t
+	rows := p.widened(t.Pages.keys(j, t.DK), t.DK*Run)
+	for r := range Run {
+		p.off[r] = r * t.DK
+	}
+	p.Gather(&p.open[0], rows, &p.off[0], t.DK, Run, 1)
+	return &p.open[0]
 }
 
 // accumulateStored adds the keys of the tile that c cuts from the block that
@@ -31,7 +47,7 @@ func (p *pass) accumulateStored(s *strip, c *cuts, b int, alpha *float32) {
 		} else if b+BlockKeys < t.Keys {
 			next = x.keys(b+BlockKeys, t.DK)
 		}
-		p.stored.Accumulate(p.rowsOf(s), &p.s[(j-c.from)*w], alpha, v, next, run, x.Keys, padded(t.DV, Run)/Run, s.rows, w)
+		p.stored.Accumulate(p.rowsOf(s), &p.s[(j-c.from)*w], alpha, v, next, run, x.VStep, padded(t.DV, Run)/Run, s.rows, w)
 		alpha = &p.one[0]
 		j += run
 	}
@@ -64,8 +80,13 @@ func (p *pass) unpack(k, v []float32, b, end int) (finite bool) {
 	t := p.t
 	x, step := &t.Pages, t.DK*p.Panel
 	for j := b; j < end; j += Run {
+		panel := p.widened(x.keys(j, t.DK), t.DK*Run)
+		if x.packed(j, Run) == 0 {
+			p.PackK(&k[(j-b)*t.DK], panel, t.DK, Run, t.DK)
+			continue
+		}
 		// Keys are to a panel of K what channels are to one of V.
-		p.PackV(&k[(j-b)*t.DK], p.widened(x.keys(j, t.DK), t.DK*Run), Run, t.DK, Run, step)
+		p.PackV(&k[(j-b)*t.DK], panel, Run, t.DK, Run, step)
 	}
 	finite = true
 	for j := b; j < end; {

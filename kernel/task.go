@@ -11,16 +11,18 @@ type Rows struct {
 
 // Pages are keys and values that are stored already, in pages of Keys keys, a
 // multiple of Run: key j is key j%Keys of page Table[j/Keys]. A page holds K in
-// panels [key/Run][channel][Run] and V in panels [channel/Run][key][Run]; pages are
-// KPage and VPage bytes apart. Finite says of a page, FStride elements from the
-// last, that all its values are.
+// panels [key/Run][channel][Run], of which those that end behind the first Filled
+// keys are still rows, [key][channel], and V in panels [channel/Run][key][Run],
+// VStep keys apart; pages are KPage and VPage bytes apart. Finite says of a page,
+// FStride elements from the last, that all its values are.
 type Pages struct {
 	Format             Format
 	K, V               []byte
+	Filled             []int32
 	Finite             []bool
 	Table              []int32
 	Keys, KPage, VPage int
-	FStride            int
+	VStep, FStride     int
 }
 
 // keys is where stored K goes on from key j, the start of a panel of dk channels.
@@ -28,9 +30,16 @@ func (x *Pages) keys(j, dk int) *byte {
 	return &x.K[int(x.Table[j/x.Keys])*x.KPage+j%x.Keys*dk*x.Format.Size()]
 }
 
+// packed is how many of the n keys from j on, the start of a panel, lie in panels
+// of one page that are not rows.
+func (x *Pages) packed(j, n int) int {
+	at := j % x.Keys
+	return min(n, max(int(x.Filled[x.Table[j/x.Keys]])/Run*Run-at, 0))
+}
+
 // values is where a panel of stored V goes on from key j.
 func (x *Pages) values(j, panel int) *byte {
-	return &x.V[int(x.Table[j/x.Keys])*x.VPage+(panel*x.Keys+j%x.Keys)*Run*x.Format.Size()]
+	return &x.V[int(x.Table[j/x.Keys])*x.VPage+(panel*x.VStep+j%x.Keys)*Run*x.Format.Size()]
 }
 
 // together is how many of the keys j <= ... < end lie in one page.

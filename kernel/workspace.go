@@ -27,6 +27,7 @@ type Workspace struct {
 	o2     []float32 // like o, the span at hand of one group of strips
 	rows   []float32 // [dv] a lane: o of the span at hand, if rows are few
 	wide   []float32 // a stored panel of K or V as float32
+	open   []float32 // a panel of K that is stored as rows
 
 	// One element a lane of the task.
 	lanes        []lane
