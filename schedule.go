@@ -208,6 +208,7 @@ func (c *call) worker() {
 		}
 		k, kv := &c.chunks[n/heads], n%heads
 		c.fill(&s.task, &s.dropout, k, kv)
+		s.task.Next = c.firstKey(n + c.active())
 		if k.part > 0 {
 			c.runPart(s, &c.splits.all[k.part-1], kv)
 			continue
@@ -305,4 +306,17 @@ func (p *panicked) rethrow() {
 		runtime.Goexit()
 	}
 	panic(p.value)
+}
+
+// firstKey is where the stored keys of task n begin, or nil.
+func (c *call) firstKey(n int) *byte {
+	if c.cached == nil || n >= c.tasks() {
+		return nil
+	}
+	heads := c.op.cfg.KVHeads
+	s := c.cached[c.chunks[n/heads].sequence]
+	if s.n == 0 {
+		return nil
+	}
+	return &s.cache.k[(int(s.pages[0])*heads+n%heads)*s.cache.kHead]
 }

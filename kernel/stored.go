@@ -46,6 +46,8 @@ func (p *pass) accumulateStored(s *strip, c *cuts, b int, alpha *float32) {
 			next = x.values(j+run, 0)
 		} else if b+BlockKeys < t.Keys {
 			next = x.keys(b+BlockKeys, t.DK)
+		} else if t.Next != nil {
+			next = t.Next
 		}
 		p.stored.Accumulate(p.rowsOf(s), &p.s[(j-c.from)*w], alpha, v, next, run, x.VStep, padded(t.DV, Run)/Run, s.rows, w)
 		alpha = &p.one[0]

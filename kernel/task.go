@@ -77,8 +77,10 @@ type Task struct {
 
 	Q, O Rows
 	K, V Rows // Head unused
-	// Pages hold the keys and values instead of K and V, if there is a Table.
+	// Pages hold the keys and values instead of K and V, if there is a Table. Next is
+	// memory to fetch at the end, as the next task begins with it; nil: none.
 	Pages Pages
+	Next  *byte
 	// LSE of row (i, h) is LSE[i*LSERow + h].
 	LSE    []float64
 	LSERow int
