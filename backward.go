@@ -213,8 +213,11 @@ func (c *call) checkBackward() error {
 		op.queries("DQ", &g.DQ, batch, cfg.HeadDim),
 		op.keys("DK", &g.DK, batch, cfg.HeadDim), op.keys("DV", &g.DV, batch, cfg.ValueDim),
 	} {
-		if x.t.Data == nil {
+		if !x.t.given() {
 			continue
+		}
+		if x.t.format() != kernel.Float32 {
+			return fmt.Errorf("attention: %s: has elements of 16 bits, must be float32", x.name)
 		}
 		if err := x.checkOutput(); err != nil {
 			return err

@@ -308,7 +308,7 @@ func (c *call) checkCached(in *Inputs, batch *Batch, sequences []*CachedSequence
 	if batch.CuK != nil {
 		return fmt.Errorf("attention: cu_seqlens of K: has %d entries, must be nil, as the lengths are those of the cached sequences", len(batch.CuK))
 	}
-	if in.K.Data != nil || in.V.Data != nil {
+	if in.K.given() || in.V.given() {
 		return fmt.Errorf("attention: K: is given, must be empty, as the keys are those of the cached sequences")
 	}
 	if len(sequences) != batch.Sequences() {

@@ -222,7 +222,7 @@ func (op *Operator) checkApart(in *Inputs, batch *Batch, outs []region) error {
 // tensorsApart is checkApart but for Bias.
 func (op *Operator) tensorsApart(in *Inputs, batch *Batch, outs []region) error {
 	for _, x := range op.tensors(in, batch) {
-		if x.t.Data == nil {
+		if !x.t.given() {
 			continue // in a cache
 		}
 		if err := apart(x.region(), outs); err != nil {
@@ -307,7 +307,7 @@ func (c *call) fill(t *kernel.Task, d *kernel.Dropout, k *chunk, kv int) {
 	masks := t.Mask
 	*t = kernel.Task{
 		Sequence: c.batch.sequence(b), FirstHead: head, Group: op.group,
-		DK: cfg.HeadDim, DV: cfg.ValueDim, First: k.first, Last: k.last,
+		DK: cfg.HeadDim, DV: cfg.ValueDim, First: k.first, Last: k.last, Wide: c.wide(),
 		LSERow: cfg.QueryHeads, Stop: &c.stop, Done: c.done,
 	}
 	t.Mask = c.mask(b, masks)
@@ -338,6 +338,16 @@ func (c *call) fill(t *kernel.Task, d *kernel.Dropout, k *chunk, kv int) {
 	}
 }
 
+// wide reports whether some tensor holds numbers of 16 bits.
+func (c *call) wide() bool {
+	for _, t := range [...]*Tensor{&c.in.Q, &c.in.K, &c.in.V, &c.out.O, &c.given.DO} {
+		if t.format() != kernel.Float32 {
+			return true
+		}
+	}
+	return false
+}
+
 // ofRows is the part of x, a number for each query token and head, that starts
 // with a head of sequence b.
 func (c *call) ofRows(x []float64, b, head int) []float64 {
@@ -357,7 +367,7 @@ func (x *Bias) rows(head int) kernel.Rows {
 
 // rows views the tokens of sequence b from a head on.
 func (t *Tensor) rows(cu []int, b, head int) kernel.Rows {
-	return kernel.Rows{Data: t.Data[t.start(cu, b)+head*t.HeadStride:], Row: t.TokenStride, Head: t.HeadStride}
+	return t.from(t.start(cu, b) + head*t.HeadStride)
 }
 
 // mask is the conjunction of the operator's mask and that of sequence b, in the

@@ -53,11 +53,11 @@ func (g *geometry) tensor(cu []int, heads, dim int) attention.Tensor {
 	kind := g.pick(5)
 	switch kind {
 	case 0:
-		x = attention.Packed(nil, heads, dim)
+		x = attention.Packed[float32](nil, heads, dim)
 	case 1:
-		x = attention.BSHD(nil, long+g.pick(3), heads, dim)
+		x = attention.BSHD[float32](nil, long+g.pick(3), heads, dim)
 	case 2:
-		x = attention.BHSD(nil, heads, long+g.pick(3), dim)
+		x = attention.BHSD[float32](nil, heads, long+g.pick(3), dim)
 	default:
 		x = attention.Tensor{TokenStride: g.pick(80) - 2, HeadStride: g.pick(80) - 2, SequenceStride: g.pick(255) - 2}
 		g.sure = false

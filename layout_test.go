@@ -26,10 +26,10 @@ func longest(cu []int) int {
 
 var layouts = []layout{
 	{"packed", func(cu []int, heads, dim int) (attention.Tensor, int) {
-		return attention.Packed(nil, heads, dim), cu[len(cu)-1] * heads * dim
+		return attention.Packed[float32](nil, heads, dim), cu[len(cu)-1] * heads * dim
 	}},
 	{"packed, more data than tokens", func(cu []int, heads, dim int) (attention.Tensor, int) {
-		return attention.Packed(nil, heads, dim), cu[len(cu)-1]*heads*dim + 100
+		return attention.Packed[float32](nil, heads, dim), cu[len(cu)-1]*heads*dim + 100
 	}},
 	{"padded heads and tokens", func(cu []int, heads, dim int) (attention.Tensor, int) {
 		x := attention.Tensor{TokenStride: heads*(dim+3) + 5, HeadStride: dim + 3}
@@ -41,11 +41,11 @@ var layouts = []layout{
 	}},
 	{"BSHD", func(cu []int, heads, dim int) (attention.Tensor, int) {
 		s := longest(cu) + 3
-		return attention.BSHD(nil, s, heads, dim), (len(cu) - 1) * s * heads * dim
+		return attention.BSHD[float32](nil, s, heads, dim), (len(cu) - 1) * s * heads * dim
 	}},
 	{"BHSD", func(cu []int, heads, dim int) (attention.Tensor, int) {
 		s := longest(cu) + 2
-		return attention.BHSD(nil, heads, s, dim), (len(cu) - 1) * s * heads * dim
+		return attention.BHSD[float32](nil, heads, s, dim), (len(cu) - 1) * s * heads * dim
 	}},
 	{"length first", func(cu []int, heads, dim int) (attention.Tensor, int) {
 		n := len(cu) - 1

@@ -233,8 +233,11 @@ func (c *call) reserve(s *scratch) {
 		Rangers: slices.Grow(t.Mask.Rangers[:0], terms), Bitmaps: slices.Grow(t.Mask.Bitmaps[:0], terms),
 		Dense: slices.Grow(t.Mask.Dense[:0], terms),
 	}
-	*t = kernel.Task{DK: cfg.HeadDim, DV: cfg.ValueDim, Last: c.rows, Slopes: cfg.ALiBi, Mask: masks}
+	*t = kernel.Task{DK: cfg.HeadDim, DV: cfg.ValueDim, Last: c.rows, Slopes: cfg.ALiBi, Mask: masks, Wide: c.wide()}
 	t.Keys = c.keys
+	if c.cached != nil {
+		t.Pages.Table = []int32{} // no pages yet, but there will be
+	}
 	for b := range c.in.Bias {
 		if c.in.Bias[b].Data != nil {
 			t.Bias.Data = c.in.Bias[b].Data

@@ -6,12 +6,19 @@ import (
 	"math/bits"
 	"slices"
 	"unsafe"
+
+	"github.com/seed-091431b3/attention/kernel"
 )
 
-// Tensor is a strided view of float32 rows: channel c of token t of head h of
-// sequence b is
+// Tensor is a strided view of rows: channel c of token t of head h of sequence b
+// is
 //
 //	Data[start(b) + t*TokenStride + h*HeadStride + c]
+//
+// or that element of BF16 or F16, one of which stands in place of Data if the
+// numbers are stored so. They are converted when they are read, exactly, and
+// rounded half to even when O is written; arithmetic is that of float32. The
+// gradients that Backward writes are float32.
 //
 // where start(b) is b*SequenceStride, or, if SequenceStride is 0, the b-th
 // entry of the cumulative lengths times TokenStride: the sequences are packed
@@ -19,6 +26,8 @@ import (
 // the operator's.
 type Tensor struct {
 	Data           []float32
+	BF16           []BFloat16
+	F16            []Float16
 	TokenStride    int
 	HeadStride     int
 	SequenceStride int
@@ -26,30 +35,42 @@ type Tensor struct {
 
 // Packed views data as [tokens, heads, dim], the sequences of a ragged batch
 // back to back.
-func Packed(data []float32, heads, dim int) Tensor {
-	return Tensor{Data: data, TokenStride: heads * dim, HeadStride: dim}
+func Packed[T Element](data []T, heads, dim int) Tensor {
+	return strided(data, heads*dim, dim, 0)
+}
+
+// strided is a tensor with these strides.
+func strided[T Element](data []T, token, head, sequence int) Tensor {
+	t := Tensor{TokenStride: token, HeadStride: head, SequenceStride: sequence}
+	switch data := any(data).(type) {
+	case []float32:
+		t.Data = data
+	case []BFloat16:
+		t.BF16 = data
+	case []Float16:
+		t.F16 = data
+	}
+	return t
 }
 
 // BSHD views data as [sequences, length, heads, dim]; a sequence may use fewer
 // than length tokens.
-func BSHD(data []float32, length, heads, dim int) Tensor {
-	return Tensor{Data: data, TokenStride: heads * dim, HeadStride: dim, SequenceStride: length * heads * dim}
+func BSHD[T Element](data []T, length, heads, dim int) Tensor {
+	return strided(data, heads*dim, dim, length*heads*dim)
 }
 
 // BHSD views data as [sequences, heads, length, dim]; a sequence may use fewer
 // than length tokens.
-func BHSD(data []float32, heads, length, dim int) Tensor {
-	return Tensor{Data: data, TokenStride: dim, HeadStride: length * dim, SequenceStride: heads * length * dim}
+func BHSD[T Element](data []T, heads, length, dim int) Tensor {
+	return strided(data, dim, length*dim, heads*length*dim)
 }
 
 // FusedQKV views data as [tokens, queryHeads+2*kvHeads, dim], the output of one
 // projection: the query heads of a token, then its key heads, then its value
 // heads.
-func FusedQKV(data []float32, queryHeads, kvHeads, dim int) (q, k, v Tensor) {
+func FusedQKV[T Element](data []T, queryHeads, kvHeads, dim int) (q, k, v Tensor) {
 	token := (queryHeads + 2*kvHeads) * dim
-	part := func(head int) Tensor {
-		return Tensor{Data: data[min(head*dim, len(data)):], TokenStride: token, HeadStride: dim}
-	}
+	part := func(head int) Tensor { return strided(data[min(head*dim, len(data)):], token, dim, 0) }
 	return part(0), part(queryHeads), part(queryHeads + kvHeads)
 }
 
@@ -62,9 +83,43 @@ func (t *Tensor) start(cu []int, b int) int {
 	return cu[b] * t.TokenStride
 }
 
-// check verifies that every element of the tensor lies within Data, and in no
-// other sequence.
+// format is that of the elements.
+func (t *Tensor) format() kernel.Format {
+	switch {
+	case t.BF16 != nil:
+		return kernel.BFloat16
+	case t.F16 != nil:
+		return kernel.Float16
+	}
+	return kernel.Float32
+}
+
+// given reports whether there are elements, none included.
+func (t *Tensor) given() bool { return t.Data != nil || t.BF16 != nil || t.F16 != nil }
+
+func (t *Tensor) len() int { return len(t.Data) + len(t.BF16) + len(t.F16) }
+
+// from is the view from element n on.
+func (t *Tensor) from(n int) kernel.Rows {
+	r := kernel.Rows{Format: t.format(), Row: t.TokenStride, Head: t.HeadStride}
+	switch r.Format {
+	case kernel.Float32:
+		r.Data = t.Data[n:]
+	case kernel.BFloat16:
+		r.Half = bits16(t.BF16[n:])
+	case kernel.Float16:
+		r.Half = bits16(t.F16[n:])
+	}
+	return r
+}
+
+// check verifies that every element of the tensor lies within its slice, and in
+// no other sequence.
 func (t *Tensor) check(name string, cu []int, heads, dim int) error {
+	if t.Data != nil && (t.BF16 != nil || t.F16 != nil) || t.BF16 != nil && t.F16 != nil {
+		return fmt.Errorf("attention: %s: has %d elements of Data, %d of BF16 and %d of F16, all but one must be nil",
+			name, len(t.Data), len(t.BF16), len(t.F16))
+	}
 	for _, s := range [...]struct {
 		name string
 		n    int
@@ -93,8 +148,8 @@ func (t *Tensor) fits(name string, b, n, heads, dim, sequence int) error {
 	if !ok {
 		return fmt.Errorf("attention: %s: the size of sequence %d overflows int", name, sequence)
 	}
-	if last > len(t.Data) {
-		return fmt.Errorf("attention: %s: has %d elements, sequence %d ends at %d", name, len(t.Data), sequence, last)
+	if last > t.len() {
+		return fmt.Errorf("attention: %s: has %d elements, sequence %d ends at %d", name, t.len(), sequence, last)
 	}
 	return nil
 }
@@ -119,14 +174,15 @@ type region struct {
 	name        string
 	start, end  uintptr // bytes
 	token, foot int     // stride of a token, and how much of it is covered; elements, 0: unknown
+	size        int     // bytes of an element
 }
 
 func regionOf[T any](name string, data []T) region {
 	if len(data) == 0 {
 		return region{name: name}
 	}
-	start := uintptr(unsafe.Pointer(unsafe.SliceData(data)))
-	return region{name: name, start: start, end: start + uintptr(len(data))*unsafe.Sizeof(data[0])}
+	start, size := uintptr(unsafe.Pointer(unsafe.SliceData(data))), unsafe.Sizeof(data[0])
+	return region{name: name, start: start, end: start + uintptr(len(data))*size, size: int(size)}
 }
 
 // region is what the tensor covers, its interleaving included if its tokens
@@ -143,7 +199,15 @@ func (t *Tensor) region(name string, cu []int, heads, dim int) region {
 			}
 		}
 	}
-	r := regionOf(name, t.Data[:end])
+	var r region
+	switch t.format() {
+	case kernel.Float32:
+		r = regionOf(name, t.Data[:end])
+	case kernel.BFloat16:
+		r = regionOf(name, t.BF16[:end])
+	case kernel.Float16:
+		r = regionOf(name, t.F16[:end])
+	}
 	if foot := (heads-1)*t.HeadStride + dim; foot <= t.TokenStride && (t.SequenceStride == 0 || t.SequenceStride%t.TokenStride == 0) {
 		r.token, r.foot = t.TokenStride, foot
 	}
@@ -156,13 +220,13 @@ func (r region) overlaps(s region) bool {
 	if r.start >= s.end || s.start >= r.end {
 		return false
 	}
-	if r.token == 0 || r.token != s.token {
+	if r.token == 0 || r.token != s.token || r.size != s.size {
 		return true
 	}
-	const size = 4
 	if r.start > s.start {
 		r, s = s, r
 	}
+	size := uintptr(r.size)
 	if (s.start-r.start)%size != 0 {
 		return true
 	}

@@ -144,8 +144,15 @@ func (s *CachedSequence) narrow(f kernel.Format, row []float32) []byte {
 
 // rows are tokens t to t+n-1 of a head as float32, and how far they are apart.
 func (s *CachedSequence) rows(x *Tensor, head, t, n, d int) (rows []float32, stride int) {
-	first := t*x.TokenStride + head*x.HeadStride
-	return x.Data[first:], x.TokenStride
+	r := x.from(t*x.TokenStride + head*x.HeadStride)
+	if r.Format == kernel.Float32 {
+		return r.Data, r.Row
+	}
+	s.scratch.rows = grow(s.scratch.rows, kernel.Run*d)
+	for j := range n {
+		s.cache.ops.Stored[r.Format].Widen(&s.scratch.rows[j*d], (*byte)(unsafe.Pointer(&r.Half[j*r.Row])), d)
+	}
+	return s.scratch.rows, d
 }
 
 // floats views stored float32 as such.

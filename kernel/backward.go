@@ -175,6 +175,7 @@ func (p *backward) reserve(rows int) {
 	ws.p, ws.ds = grow(ws.p, group*BlockKeys), grow(ws.ds, group*BlockKeys)
 	ws.cuts = grow(ws.cuts, group)
 	ws.words, ws.groupWords = grow(ws.words, MaskWords*widest), grow(ws.groupWords, MaskWords*group)
+	p.reserveWide()
 	// O is gathered next to dO, once.
 	ws.o2 = grow(ws.o2, widest*t.DV)
 	tile := BlockKeys * widest
@@ -205,10 +206,8 @@ func (p *backward) gatherGroup(g *rowGroup) {
 		s := &g.strips[i]
 		p.gatherQ(s)
 		do := &p.do[s.o]
-		p.offsets(s, &p.g.DO, 0)
-		p.Gather(do, &p.g.DO.Data[0], &p.off[0], t.DV, g.w, 1)
-		p.offsets(s, &t.O, 0)
-		p.Gather(&p.o2[0], &t.O.Data[0], &p.off[0], t.DV, g.w, 1)
+		p.gather(do, &p.g.DO, s, t.DV, 1)
+		p.gather(&p.o2[0], &t.O, s, t.DV, 1)
 		p.Dot(&p.delta[s.lane], do, &p.o2[0], t.DV, g.w)
 		for r, x := range p.lanesOf(s) {
 			n, lse := s.lane+r, t.lse(&x)
@@ -223,11 +222,13 @@ func (p *backward) gatherGroup(g *rowGroup) {
 	}
 	if p.g.DV.Data != nil {
 		p.rowOffsets(g, &p.g.DO)
-		g.doFinite = p.PackRows(&p.doRows[g.doRows], &p.g.DO.Data[0], &p.rowOff[0], g.rows, t.DV, g.rows*p.Columns)
+		src := p.source(&p.g.DO, p.rowOff[:g.rows], t.DV)
+		g.doFinite = p.PackRows(&p.doRows[g.doRows], src, &p.rowOff[0], g.rows, t.DV, g.rows*p.Columns)
 	}
 	if p.g.DK.Data != nil {
 		p.rowOffsets(g, &t.Q)
-		g.qFinite = p.PackRows(&p.qRows[g.qRows], &t.Q.Data[0], &p.rowOff[0], g.rows, t.DK, g.rows*p.Columns)
+		src := p.source(&t.Q, p.rowOff[:g.rows], t.DK)
+		g.qFinite = p.PackRows(&p.qRows[g.qRows], src, &p.rowOff[0], g.rows, t.DK, g.rows*p.Columns)
 	}
 }
 
@@ -429,13 +430,14 @@ func (p *backward) pack(b, end int) {
 	}
 	t := p.t
 	p.packed[block] = true
-	k, v := &t.K.Data[b*t.K.Row], &t.V.Data[b*t.V.Row]
-	p.PackK(&p.k[block*BlockKeys*t.DK], k, t.K.Row, end-b, t.DK)
-	if p.wantsLogits() {
-		p.PackK(&p.vk[block*BlockKeys*t.DV], v, t.V.Row, end-b, t.DV)
-	}
+	k, stride := p.keyRows(&t.K, b, end, t.DK)
+	p.PackK(&p.k[block*BlockKeys*t.DK], k, stride, end-b, t.DK)
 	if p.g.DQ.Data != nil {
-		p.finite[block] = p.PackV(&p.kc[block*p.kBlock], k, t.K.Row, end-b, t.DK, p.vStep())
+		p.finite[block] = p.PackV(&p.kc[block*p.kBlock], k, stride, end-b, t.DK, p.vStep())
+	}
+	if p.wantsLogits() {
+		v, stride := p.keyRows(&t.V, b, end, t.DV)
+		p.PackK(&p.vk[block*BlockKeys*t.DV], v, stride, end-b, t.DV)
 	}
 }
 
@@ -550,8 +552,7 @@ func (p *backward) storeDQ(s *strip) {
 	for r := range w {
 		p.inv[r] = t.Score.grad
 	}
-	p.offsets(s, &p.g.DQ, 0)
-	p.Scatter(&p.g.DQ.Data[0], &p.off[0], &dq[0], &p.inv[0], t.DK, w)
+	p.scatter(&p.g.DQ, s, &dq[0], t.DK)
 }
 
 // prescale multiplies sums of dS by the powers of two that go before grad; see

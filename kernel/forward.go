@@ -165,8 +165,9 @@ func (p *pass) reserve(lanes, widest int) {
 	}
 	if p.stored != nil {
 		ws.rows = grow(ws.rows, min(lanes, FewRows+MaxLanes)*padded(t.DV, Run))
-		ws.wide, ws.open = grow(ws.wide, max(t.DK, BlockKeys)*Run), grow(ws.open, t.DK*Run)
+		ws.open = grow(ws.open, t.DK*Run)
 	}
+	p.reserveWide()
 	if t.Dropout != nil {
 		ws.key, ws.threshold, ws.keep = grow(ws.key, lanes), grow(ws.threshold, lanes), grow(ws.keep, lanes)
 	}
@@ -225,8 +226,7 @@ func (p *pass) offsets(s *strip, v *Rows, first int) {
 }
 
 func (p *pass) gatherQ(s *strip) {
-	p.offsets(s, &p.t.Q, 0)
-	p.Gather(&p.q[s.q], &p.t.Q.Data[0], &p.off[0], p.t.DK, s.loops.Width, p.t.Score.qmul)
+	p.gather(&p.q[s.q], &p.t.Q, s, p.t.DK, p.t.Score.qmul)
 }
 
 // runSpan runs a group of strips over the keys of a span, of which none from
@@ -506,8 +506,10 @@ func (p *pass) pack(block, b, end int) {
 		p.finite[block] = p.unpack(k, v, b, end)
 		return
 	}
-	p.PackK(&k[0], &t.K.Data[b*t.K.Row], t.K.Row, end-b, t.DK)
-	p.finite[block] = p.PackV(&v[0], &t.V.Data[b*t.V.Row], t.V.Row, end-b, t.DV, p.vStep())
+	src, stride := p.keyRows(&t.K, b, end, t.DK)
+	p.PackK(&k[0], src, stride, end-b, t.DK)
+	src, stride = p.keyRows(&t.V, b, end, t.DV)
+	p.finite[block] = p.PackV(&v[0], src, stride, end-b, t.DV, p.vStep())
 }
 
 // keysAt is packed K from key j on, the start of a panel in the block that
@@ -544,8 +546,7 @@ func (p *pass) finish(s *strip) {
 	if t.Sinks != nil {
 		p.foldSinks(s, m, l)
 	}
-	p.offsets(s, &t.O, 0)
-	p.Scatter(&t.O.Data[0], &p.off[0], &o[0], &p.inv[0], t.DV, w)
+	p.scatter(&t.O, s, &o[0], t.DV)
 	if t.LSE != nil {
 		for r, x := range p.lanesOf(s)[:s.rows] {
 			t.LSE[x.i*t.LSERow+x.h] = p.lse[r]

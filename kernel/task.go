@@ -3,9 +3,11 @@ package kernel
 import "sync/atomic"
 
 // Rows is a strided view of one sequence's rows: channel c of row i of head h
-// is Data[i*Row + h*Head + c].
+// is Data[i*Row + h*Head + c], or that of Half in a 16-bit format.
 type Rows struct {
 	Data      []float32
+	Half      []uint16
+	Format    Format
 	Row, Head int
 }
 
@@ -77,6 +79,8 @@ type Task struct {
 
 	Q, O Rows
 	K, V Rows // Head unused
+	// Wide says that some of these views, or that of DO, may be of 16 bits.
+	Wide bool
 	// Pages hold the keys and values instead of K and V, if there is a Table. Next is
 	// memory to fetch at the end, as the next task begins with it; nil: none.
 	Pages Pages

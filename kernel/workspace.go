@@ -26,7 +26,7 @@ type Workspace struct {
 	o      []float32 // [dv panels][w] a strip
 	o2     []float32 // like o, the span at hand of one group of strips
 	rows   []float32 // [dv] a lane: o of the span at hand, if rows are few
-	wide   []float32 // a stored panel of K or V as float32
+	wide   []float32 // rows of 16 bits, or a stored panel, as float32
 	open   []float32 // a panel of K that is stored as rows
 
 	// One element a lane of the task.
@@ -74,10 +74,14 @@ func (ops *Ops) ScratchBytes(rows, dk, dv int) int64 {
 	dvp := int64(padded(dv, ops.Panel))
 	floats := SpanKeys*int64(dk) + SpanKeys/BlockKeys*dvp/int64(ops.Panel)*int64(ops.vStep()) +
 		lanes*(int64(dk)+dvp) + group*dvp +
-		2*BlockKeys*MaxLanes
+		2*BlockKeys*MaxLanes + wideFloats(dk, dv) +
+		(FewRows+MaxLanes)*int64(padded(dv, Run)) + Run*int64(dk)
 	const perLane = 32 + 4*4 + 4*4 + 8 + 16
 	return withRounding(4*floats + lanes*perLane + 4*MaskWords*MaxLanes)
 }
+
+// wideFloats is what reserveWide takes.
+func wideFloats(dk, dv int) int64 { return wideRows * int64(max(dk, dv, Run)) }
 
 // withRounding adds what grow and the allocator round up.
 func withRounding(bytes int64) int64 { return bytes + bytes/4 }
@@ -90,7 +94,7 @@ func (ops *Ops) BackwardBytes(rows, dk, dv int) int64 {
 	dkp, q, v := int64(padded(dk, ops.Panel)), int64(padded(dk, ops.Columns)), int64(padded(dv, ops.Columns))
 	floats := CellKeys*(int64(dk)+int64(dv)+q+v) + 16*(q+v)/int64(ops.Columns) + CellKeys/BlockKeys*dkp/int64(ops.Panel)*int64(ops.vStep()) +
 		lanes*(int64(dk)+int64(dv)+dkp+q+v) + int64(widest*dv) +
-		2*BlockKeys*group + int64(5*BlockKeys*widest) + MaskWords*(group+int64(widest))
+		2*BlockKeys*group + int64(5*BlockKeys*widest) + MaskWords*(group+int64(widest)) + wideFloats(dk, dv)
 	// A strip has at least a lane, a group at most GradRows rows.
 	const perLane = 32 + 3*4 + 2*4 + 8 + 8 + 104 + 8
 	return withRounding(4*floats + lanes*perLane + 40*group)
