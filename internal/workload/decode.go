@@ -2,7 +2,9 @@ package workload
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"runtime"
 	"time"
 
 	"github.com/seed-091431b3/attention"
@@ -17,13 +19,22 @@ type DecodeSpec struct {
 	Lengths             []int // keys of the sequences of one step
 	Queries             int   // of a sequence in a step; 0: 1
 	Format              attention.Format
-	PageKeys            int // 0: the default
+	PageKeys            int // 0: DefaultPageKeys
 	Kernel              string
 	Workers             int // 0: 1
 	// Bytes is what the caches of all steps hold at least, so that a step finds
 	// its own in no processor's cache.
 	Bytes float64
 }
+
+const (
+	// DefaultPageKeys is a cache's, too.
+	DefaultPageKeys = 128
+	// ColdBytes are more than the caches of a processor hold.
+	ColdBytes = 512 << 20
+	// fillTokens are appended to a sequence at once.
+	fillTokens = 1024
+)
 
 // Decode is decoding ready to run. Steps take turns with several batches.
 type Decode struct {
@@ -38,70 +49,97 @@ type Decode struct {
 	workers, next int
 }
 
-// NewDecode makes the caches, with contents drawn by a fixed seed.
-func NewDecode(s DecodeSpec) (*Decode, error) {
+// defaults replaces what is 0 by what it stands for.
+func (s *DecodeSpec) defaults() {
 	if s.KVHeads == 0 {
 		s.KVHeads = s.QueryHeads
 	}
-	queries, page := max(s.Queries, 1), s.PageKeys
-	if page == 0 {
-		page = 128
+	if s.PageKeys == 0 {
+		s.PageKeys = DefaultPageKeys
 	}
-	cfg := attention.Config{
-		QueryHeads: s.QueryHeads, KVHeads: s.KVHeads, HeadDim: s.Dim,
-		Workers: max(s.Workers, 1), Kernel: s.Kernel, Mask: attention.Causal(),
+	s.Queries, s.Workers = max(s.Queries, 1), max(s.Workers, 1)
+}
+
+// elementBytes is the size of a number in a format.
+func elementBytes(f attention.Format) int {
+	if f == attention.FormatFloat32 {
+		return 4
 	}
-	d := &Decode{workers: cfg.Workers}
-	pages, keys, longest := 0, 0, 0
+	return 2
+}
+
+// shape is the bytes of the keys and values of one step, the number of batches,
+// and of the pages of each.
+func (s *DecodeSpec) shape() (bytes, batches, pages float64) {
+	var keys float64
 	for _, n := range s.Lengths {
-		pages += (n + page - 1) / page
-		keys += n
-		longest = max(longest, n)
+		keys += float64(n)
+		pages += float64((n + s.PageKeys - 1) / s.PageKeys)
 	}
-	size := 4.0
-	if s.Format != attention.FormatFloat32 {
-		size = 2
-	}
-	d.Bytes = float64(keys) * float64(s.KVHeads) * 2 * float64(s.Dim) * size
-	batches := 1 + int(s.Bytes/d.Bytes)
+	bytes = keys * float64(s.KVHeads) * 2 * float64(s.Dim) * float64(elementBytes(s.Format))
+	return bytes, 1 + math.Floor(s.Bytes/bytes), pages
+}
+
+// Memory is how many bytes NewDecode allocates, nearly. It does not overflow.
+func (s DecodeSpec) Memory() float64 {
+	s.defaults()
+	_, batches, pages := s.shape()
+	const sequence = 256 // without its pages
+	page := float64(s.PageKeys) * float64(s.KVHeads) * 2 * float64(s.Dim+15) * float64(elementBytes(s.Format))
+	rows := float64(len(s.Lengths))*float64(s.Queries)*float64(s.QueryHeads) + fillTokens*float64(s.KVHeads)
+	return batches*(pages*page+sequence*float64(len(s.Lengths))) + rows*2*4*float64(s.Dim)
+}
+
+// NewDecode makes the caches, with contents drawn by a fixed seed.
+func NewDecode(s DecodeSpec) (*Decode, error) {
+	s.defaults()
+	runtime.GC() // the caches that others left may have been as large
+	bytes, batches, pages := s.shape()
 	cache, err := attention.NewCache(attention.CacheConfig{
-		KVHeads: s.KVHeads, HeadDim: s.Dim, PageKeys: page, Pages: pages * batches, Format: s.Format,
+		KVHeads: s.KVHeads, HeadDim: s.Dim, PageKeys: s.PageKeys, Pages: int(pages * batches), Format: s.Format,
 	})
 	if err != nil {
 		return nil, err
 	}
-	if d.Operator, err = attention.New(cfg); err != nil {
+	d := &Decode{Bytes: bytes, workers: s.Workers}
+	if d.Operator, err = attention.New(attention.Config{
+		QueryHeads: s.QueryHeads, KVHeads: s.KVHeads, HeadDim: s.Dim,
+		Workers: s.Workers, Kernel: s.Kernel, Mask: attention.Causal(),
+	}); err != nil {
 		return nil, err
 	}
 	rng := rand.New(rand.NewPCG(5, 6))
-	tensor := func(tokens, heads int) attention.Tensor {
-		data := make([]float32, tokens*heads*s.Dim)
-		for i := range data {
-			data[i] = float32(rng.NormFloat64())
-		}
-		return attention.Packed(data, heads, s.Dim)
-	}
-	k, v := tensor(longest, s.KVHeads), tensor(longest, s.KVHeads)
-	for range batches {
-		var batch []*attention.CachedSequence
-		for _, n := range s.Lengths {
-			x := cache.NewSequence()
-			if err := x.Append(k, v, n); err != nil {
-				return nil, fmt.Errorf("filling the cache: %w", err)
+	k, v := normal(rng, fillTokens, s.KVHeads, s.Dim), normal(rng, fillTokens, s.KVHeads, s.Dim)
+	for range int(batches) {
+		batch := make([]*attention.CachedSequence, len(s.Lengths))
+		for b, n := range s.Lengths {
+			batch[b] = cache.NewSequence()
+			for left := n; left > 0; left -= fillTokens {
+				if err := batch[b].Append(k, v, min(left, fillTokens)); err != nil {
+					return nil, fmt.Errorf("filling the cache: %w", err)
+				}
 			}
-			batch = append(batch, x)
 		}
 		d.Batches = append(d.Batches, batch)
 	}
-	n := len(s.Lengths) * queries
-	d.Inputs = attention.Inputs{Q: tensor(n, s.QueryHeads)}
-	d.Outputs = attention.Outputs{O: tensor(n, s.QueryHeads)}
+	n := len(s.Lengths) * s.Queries
+	d.Inputs = attention.Inputs{Q: normal(rng, n, s.QueryHeads, s.Dim)}
+	d.Outputs = attention.Outputs{O: attention.Packed(make([]float32, n*s.QueryHeads*s.Dim), s.QueryHeads, s.Dim)}
 	cu := make([]int, len(s.Lengths)+1)
 	for b := range cu {
-		cu[b] = b * queries
+		cu[b] = b * s.Queries
 	}
 	d.Batch = attention.Batch{CuQ: cu}
 	return d, nil
+}
+
+// normal is a packed tensor drawn from a normal distribution.
+func normal(rng *rand.Rand, tokens, heads, dim int) attention.Tensor {
+	data := make([]float32, tokens*heads*dim)
+	for i := range data {
+		data[i] = float32(rng.NormFloat64())
+	}
+	return attention.Packed(data, heads, dim)
 }
 
 // Step decodes the next batch.
@@ -111,8 +149,8 @@ func (d *Decode) Step() error {
 	return d.Operator.ForwardCached(d.Inputs, d.Outputs, d.Batch, batch)
 }
 
-// Measure times steps against reading as much memory. All batches are used once
-// beforehand.
+// Measure times steps against reading as much memory, of a buffer as large as the
+// caches of all steps, ColdBytes at most. All batches are used once beforehand.
 func (d *Decode) Measure(minTime time.Duration) peak.Stream {
 	step := func() {
 		if err := d.Step(); err != nil {
@@ -122,5 +160,6 @@ func (d *Decode) Measure(minTime time.Duration) peak.Stream {
 	for range d.Batches {
 		step()
 	}
-	return peak.MeasureStream(d.Bytes, d.workers, minTime, step)
+	buffer := int(min(ColdBytes, d.Bytes*float64(len(d.Batches))))
+	return peak.MeasureStream(d.Bytes, d.workers, buffer, minTime, step)
 }
