@@ -2,7 +2,9 @@
 //
 // Every benchmark reports GFLOP/s of useful flops and %peak, the median ratio to
 // the peak of the kernel's own multiply-add instruction, measured around every
-// sample in the same process. Names are made for benchstat.
+// sample in the same process; but decoding, whose time is that of reading memory,
+// reports GB/s of keys and values and %stream, the median ratio to a loop that
+// only reads. Names are made for benchstat.
 package bench
 
 import (
@@ -159,5 +161,87 @@ func BenchmarkLong(b *testing.B) {
 			b.ReportMetric(float64(after.TotalAlloc-before.TotalAlloc)/1e6, "scratch-MB")
 			b.ReportMetric(w.Flops*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
 		})
+	}
+}
+
+// kvTypes are the formats of a cache.
+var kvTypes = []struct {
+	name   string
+	format attention.Format
+}{{"f32", attention.FormatFloat32}, {"bf16", attention.FormatBFloat16}, {"f16", attention.FormatFloat16}}
+
+// BenchmarkDecode is a step of one query a sequence, of one long sequence and of
+// a batch of short ones.
+func BenchmarkDecode(b *testing.B) {
+	batches := []struct {
+		name    string
+		lengths []int
+	}{
+		{"keys=1024", []int{1024}}, {"keys=8192", []int{8192}}, {"keys=32768", []int{32768}},
+		{"ragged=64x16..512", workload.Ragged(64, 16, 512)},
+	}
+	for _, kernel := range fast() {
+		for _, batch := range batches {
+			for _, d := range []int{64, 128} {
+				for _, kv := range kvTypes {
+					for _, workers := range []int{1, 2} {
+						b.Run(fmt.Sprintf("%s/%s/qheads=32/kvheads=8/d=%d/%s/workers=%d", kernel, batch.name, d, kv.name, workers), func(b *testing.B) {
+							decode(b, workload.DecodeSpec{
+								QueryHeads: 32, KVHeads: 8, Dim: d, Lengths: batch.lengths, Format: kv.format,
+								Kernel: kernel, Workers: workers, Bytes: workload.ColdBytes,
+							})
+						})
+					}
+				}
+			}
+		}
+	}
+}
+
+// decode runs decoding as a benchmark, and then against reading memory.
+func decode(b *testing.B, s workload.DecodeSpec) {
+	b.Helper()
+	d, err := workload.NewDecode(s)
+	if err != nil {
+		b.Fatal(err)
+	}
+	step := func() {
+		if err := d.Step(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	step()
+	b.ReportAllocs()
+	for b.Loop() {
+		step()
+	}
+	b.StopTimer()
+	r := d.Measure(500 * time.Millisecond)
+	b.ReportMetric(r.GBs, "GB/s")
+	b.ReportMetric(r.Percent, "%stream")
+}
+
+// BenchmarkAppend grows cached sequences, and reports how many times longer it
+// takes than copying rows of as many bytes. Neither writes to what is in a
+// processor's cache.
+func BenchmarkAppend(b *testing.B) {
+	for _, tokens := range []int{1, 128} {
+		for _, d := range []int{64, 128} {
+			for _, kv := range kvTypes {
+				b.Run(fmt.Sprintf("tokens=%d/kvheads=8/d=%d/%s", tokens, d, kv.name), func(b *testing.B) {
+					a, err := workload.NewAppend(workload.AppendSpec{KVHeads: 8, Dim: d, Tokens: tokens, Format: kv.format, Bytes: workload.ColdBytes})
+					if err != nil {
+						b.Fatal(err)
+					}
+					var r workload.AppendResult
+					for b.Loop() {
+						r = a.Measure(0)
+					}
+					b.ReportMetric(0, "ns/op")
+					b.ReportMetric(r.Nanos, "ns/token")
+					b.ReportMetric(r.Ratio, "x-write")
+				})
+			}
+		}
 	}
 }

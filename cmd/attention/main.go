@@ -25,7 +25,7 @@ type command struct {
 var commands = []command{
 	{"check", "hold every kernel of this machine to known results", check},
 	{"run", "compute the outputs of a case file", run},
-	{"bench", "measure a workload against the machine's multiply-add peak", bench},
+	{"bench", "measure a workload against what the machine can do", bench},
 	{"masks", "draw which tiles a mask shows, mixes and skips", masks},
 }
 

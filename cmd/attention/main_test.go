@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -110,17 +111,90 @@ func TestBenchJSONHasTheKeysOthersRead(t *testing.T) {
 		code, stdout, stderr := call("bench", "-op", "forward", "-kernel", kernel, "-qheads", "4", "-kvheads", "2",
 			"-dim", "32", "-vdim", "16", "-seqlen", "64", "-causal", "-workers", "1", "-time", "1ms", "-json")
 		require.Zero(t, code, stderr)
-		var m map[string]any
-		require.NoError(t, json.Unmarshal([]byte(stdout), &m))
-		var keys []string
-		for k := range m {
-			keys = append(keys, k)
-		}
-		assert.ElementsMatch(t, strings.Fields("op kernel qheads kvheads dim seqlen causal workers ms gflops peak_gflops peak_percent"), keys)
+		m := object(t, stdout, "op kernel qheads kvheads dim seqlen causal workers ms gflops peak_gflops peak_percent")
 		assert.Equal(t, kernel, m["kernel"])
 		assert.Equal(t, 2.0, m["kvheads"])
 		assert.Equal(t, true, m["causal"])
 		assert.Greater(t, m["gflops"], 0.0)
+	}
+}
+
+// object is a JSON object that has exactly these keys.
+func object(t *testing.T, text, keys string) map[string]any {
+	t.Helper()
+	var m map[string]any
+	require.NoError(t, json.Unmarshal([]byte(text), &m))
+	assert.ElementsMatch(t, strings.Fields(keys), slices.Collect(maps.Keys(m)))
+	return m
+}
+
+// tiny are the flags of a measurement that takes no time.
+const tiny = " -cold 0 -time 0 -dim 16 -page 16 "
+
+func TestBenchDecode(t *testing.T) {
+	for _, kernel := range attention.Kernels() {
+		for args, want := range map[string]map[string]any{
+			"-seqlen 40 -qheads 4 -kvheads 2": {
+				"qheads": 4.0, "kvheads": 2.0, "dim": 16.0, "seqlen": 40.0, "batch": 1.0, "queries": 1.0, "kvtype": "f32", "page": 16.0, "workers": 1.0,
+			},
+			"-seqlen 20 -batch 3 -queries 2 -kvtype bf16 -workers 2": {
+				"kvheads": 8.0, "seqlen": 20.0, "batch": 3.0, "queries": 2.0, "kvtype": "bf16", "workers": 2.0,
+			},
+			"-ragged 5x7..7 -kvtype f16 -page 48 -cold 1": {"seqlen": 7.0, "batch": 5.0, "kvtype": "f16", "page": 48.0},
+		} {
+			code, stdout, stderr := call(strings.Fields("bench -op decode -json -kernel " + kernel + tiny + args)...)
+			require.Zero(t, code, stderr)
+			m := object(t, stdout, "op kernel qheads kvheads dim seqlen batch queries kvtype page workers ms tokens_per_second gbs stream_gbs stream_percent")
+			assert.Equal(t, "decode", m["op"])
+			assert.Equal(t, kernel, m["kernel"])
+			assert.Subset(t, m, want, args)
+			for _, k := range []string{"ms", "tokens_per_second", "gbs", "stream_gbs", "stream_percent"} {
+				assert.Greater(t, m[k], 0.0, k)
+			}
+			number := func(k string) float64 { return m[k].(float64) }
+			assert.InEpsilon(t, number("batch")*number("queries"), number("tokens_per_second")*number("ms")/1e3, 1e-9)
+			if m["batch"] == 1.0 {
+				assert.InEpsilon(t, 40*2*2*16*4, number("gbs")*number("ms")*1e6, 1e-9)
+			}
+		}
+	}
+	code, stdout, stderr := call(strings.Fields("bench -op decode -seqlen 32" + tiny)...)
+	require.Zero(t, code, stderr)
+	assert.Contains(t, stdout, "of reading at")
+}
+
+func TestBenchAppend(t *testing.T) {
+	for _, kv := range []string{"f32", "bf16", "f16"} {
+		for _, tokens := range []string{"1", "7", "128"} {
+			code, stdout, stderr := call(strings.Fields("bench -op append -json -kvheads 3 -queries " + tokens + " -kvtype " + kv + tiny)...)
+			require.Zero(t, code, stderr)
+			m := object(t, stdout, "op kernel kvheads dim queries kvtype page ns_per_token write_ns_per_token ratio")
+			assert.Subset(t, m, map[string]any{"op": "append", "kernel": attention.Kernels()[0], "kvheads": 3.0, "dim": 16.0, "kvtype": kv, "page": 16.0})
+			for _, k := range []string{"queries", "ns_per_token", "write_ns_per_token", "ratio"} {
+				assert.Greater(t, m[k], 0.0, k)
+			}
+		}
+	}
+	code, stdout, stderr := call(strings.Fields("bench -op append" + tiny + "-cold 1")...)
+	require.Zero(t, code, stderr)
+	assert.Contains(t, stdout, "ns of copying it")
+}
+
+func TestBenchRefusesFlagsOfOtherOperations(t *testing.T) {
+	for op, flags := range map[string]string{
+		"forward": "batch queries kvtype page cold", "backward": "batch queries kvtype page cold",
+		"decode": "causal vdim", "append": "causal vdim kernel qheads seqlen ragged workers batch",
+	} {
+		for _, name := range strings.Fields(flags) {
+			value := map[string]string{"causal": "true", "kernel": "generic", "kvtype": "f32", "ragged": "1x1..1", "page": "16"}[name]
+			if value == "" {
+				value = "1"
+			}
+			code, stdout, stderr := call("bench", "-op", op, "-"+name+"="+value)
+			assert.Equal(t, 1, code, name)
+			assert.Contains(t, stderr, "-"+name+": is not a flag of -op "+op)
+			assert.Empty(t, stdout)
+		}
 	}
 }
 
@@ -173,6 +247,26 @@ func TestBadArgumentsExitWithOneAndSayWhy(t *testing.T) {
 		{"bench -ragged 4x9..8", "-ragged"},
 		{"bench -ragged 4x1..8y", "-ragged"},
 		{"bench -no-such-flag", "no-such-flag"},
+		{"bench -op decode -batch 0", "-batch"},
+		{"bench -op decode -batch 2 -ragged 2x8..8", "-batch"},
+		{"bench -op decode -ragged 2x8", "-ragged"},
+		{"bench -op decode -queries 0", "-queries"},
+		{"bench -op decode -queries 9 -seqlen 8", "-queries"},
+		{"bench -op decode -queries 9 -ragged 4x8..8", "-queries"},
+		{"bench -op decode -kvtype int8", "-kvtype"},
+		{"bench -op decode -page 0", "-page"},
+		{"bench -op decode -page 24", "-page"},
+		{"bench -op decode -cold -1", "-cold"},
+		{"bench -op decode -qheads 3 -kvheads 2", "-kvheads"},
+		{"bench -op decode -kernel fast", "-kernel"},
+		{"bench -op decode -time -1s", "-time"},
+		{"bench -op decode -seqlen 16777216 -dim 65536", "-seqlen"},
+		{"bench -op decode -seqlen 1 -page 65536 -batch 1048576 -qheads 65536 -dim 65536", "-batch"},
+		{"bench -op decode -cold 1048576", "-cold"},
+		{"bench -op append -queries 65537", "-queries"},
+		{"bench -op append -queries 65536 -kvheads 65536 -dim 65536", "-queries"},
+		{"bench -op append -cold 1048576", "-cold"},
+		{"bench -op append -page 8", "-page"},
 		{"masks -mask round", "-mask"},
 		{"masks -mask window:1", "window"},
 		{"masks -mask window:1,x", "not a number"},

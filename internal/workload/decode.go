@@ -84,10 +84,16 @@ func (s *DecodeSpec) shape() (bytes, batches, pages float64) {
 func (s DecodeSpec) Memory() float64 {
 	s.defaults()
 	_, batches, pages := s.shape()
-	const sequence = 256 // without its pages
-	page := float64(s.PageKeys) * float64(s.KVHeads) * 2 * float64(s.Dim+15) * float64(elementBytes(s.Format))
+	sequence := 256 + 2*4*16*float64(s.Dim) // without its pages: what writing takes
+	page := pageBytes(s.PageKeys, s.KVHeads, s.Dim, s.Format)
 	rows := float64(len(s.Lengths))*float64(s.Queries)*float64(s.QueryHeads) + fillTokens*float64(s.KVHeads)
-	return batches*(pages*page+sequence*float64(len(s.Lengths))) + rows*2*4*float64(s.Dim)
+	return page + batches*(pages*page+sequence*float64(len(s.Lengths))) + rows*2*4*float64(s.Dim)
+}
+
+// pageBytes are those of a page of a cache, nearly: V has a line more for every 16
+// channels, which are rounded up. A cache has a page more than is asked for.
+func pageBytes(keys, heads, dim int, f attention.Format) float64 {
+	return float64(keys+1) * float64(heads) * 2 * float64(dim+7) * float64(elementBytes(f))
 }
 
 // NewDecode makes the caches, with contents drawn by a fixed seed.
