@@ -52,7 +52,7 @@ func (c *call) splitSpans(workers int) {
 		total += c.chunks[i].cost
 	}
 	// Several tasks a worker, so that none waits long for the last.
-	fair := max(total*int64(c.op.cfg.KVHeads)/int64(8*workers), 1)
+	fair := max(total*int64(c.op.cfg.KVHeads)/int64(32*workers), 1)
 	for i := range c.chunks {
 		k := c.chunks[i]
 		s := c.batch.sequence(k.sequence)

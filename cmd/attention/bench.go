@@ -80,8 +80,9 @@ step, each read once however many query heads and queries share it, and nothing
 else. It is compared with stream_gbs, a loop that only reads ordinary memory as
 fast as it can, on as many threads, measured before and after every sample in
 the same process, by the same clocks as above. Steps take turns with caches of
--cold megabytes in all, so that it is in no processor's cache. The KV cache is allocated in huge pages where the system
-grants them, ordinary memory is not, so more than 100 % is possible.
+-cold megabytes in all, so that it is in no processor's cache. The KV cache is
+allocated in huge pages where the system grants them, ordinary memory is not, so
+more than 100 % is possible.
 
 append: growing of sequences in a KV cache, that take turns, by -queries tokens
 at a time on one thread. It is compared with merely copying rows of as many
@@ -98,7 +99,7 @@ var opFlags = map[string][]string{
 	"qheads":  {"forward", "backward", "decode"},
 	"vdim":    {"forward", "backward"},
 	"seqlen":  {"forward", "backward", "decode"},
-	"causal":  {"forward", "backward"},
+	"causal":  {"forward", "backward", "decode"},
 	"ragged":  {"forward", "backward", "decode"},
 	"workers": {"forward", "backward", "decode"},
 	"batch":   {"decode"},

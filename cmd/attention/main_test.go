@@ -183,7 +183,7 @@ func TestBenchAppend(t *testing.T) {
 func TestBenchRefusesFlagsOfOtherOperations(t *testing.T) {
 	for op, flags := range map[string]string{
 		"forward": "batch queries kvtype page cold", "backward": "batch queries kvtype page cold",
-		"decode": "causal vdim", "append": "causal vdim kernel qheads seqlen ragged workers batch",
+		"decode": "vdim", "append": "causal vdim kernel qheads seqlen ragged workers batch",
 	} {
 		for _, name := range strings.Fields(flags) {
 			value := map[string]string{"causal": "true", "kernel": "generic", "kvtype": "f32", "ragged": "1x1..1", "page": "16"}[name]
