@@ -95,8 +95,15 @@ func NewCache(cfg CacheConfig) (*Cache, error) {
 	c.vStep = cfg.PageKeys + 4/kernel.Format(cfg.Format).Size()
 	c.vHead = c.vStep * roundUp(cfg.ValueDim, kernel.Run) * kernel.Format(cfg.Format).Size()
 	heads := (cfg.Pages + 1) * cfg.KVHeads
-	c.k, c.v, c.finite = allocate(heads*c.kHead), allocate(heads*c.vHead), make([]bool, heads)
-	c.filled = make([]int32, cfg.Pages+1)
+	for _, m := range [...]struct {
+		to    *[]byte
+		bytes int
+	}{{&c.k, heads * c.kHead}, {&c.v, heads * c.vHead}} {
+		if *m.to, err = allocate(c, m.bytes); err != nil {
+			return nil, fmt.Errorf("attention: Pages: %d pages need %d bytes for K or V: %w", cfg.Pages, m.bytes, err)
+		}
+	}
+	c.filled, c.finite = make([]int32, cfg.Pages+1), make([]bool, heads)
 	c.refs, c.free, c.hole = make([]int32, cfg.Pages+1), make([]int32, cfg.Pages), int32(cfg.Pages)
 	c.refs[c.hole], c.filled[c.hole] = 1, int32(cfg.PageKeys) // for the cache itself, so that it is never free
 	for i := range cfg.KVHeads {
