@@ -13,7 +13,7 @@ import (
 // the forward pass. DO and DLSE are given; the others are written, and fully
 // so: a key that no query sees has gradients of zero, and so has a query that
 // sees no key. A tensor whose Data is nil, and a slice that is nil, is not
-// wanted, and not computed.
+// wanted, and not computed. DO may be stored in 16 bits; what is written may not.
 type Gradients struct {
 	// DO is the gradient of the loss with respect to O.
 	DO Tensor // [query tokens, QueryHeads, ValueDim]

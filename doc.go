@@ -20,8 +20,9 @@
 // to O back to Q, K and V. What it needs of the forward pass is its arguments, O
 // and LSE.
 //
-// For decoding, a [Cache] holds keys and values that grow token by token, in
-// float32 or 16 bits, and [Operator.ForwardCached] attends to them.
+// For decoding, a [Cache] holds keys and values that grow token by token, and
+// [Operator.ForwardCached] attends to them. What a cache or a [Tensor] holds may
+// be stored in 16 bits, [BFloat16] or [Float16]; arithmetic is that of float32.
 //
 // An [Operator] says what a layer computes; it is made once and is safe for
 // concurrent use. A [Batch] says which tokens form which sequence, a [Tensor]

@@ -15,15 +15,15 @@ import (
 //
 //	Data[start(b) + t*TokenStride + h*HeadStride + c]
 //
-// or that element of BF16 or F16, one of which stands in place of Data if the
-// numbers are stored so. They are converted when they are read, exactly, and
-// rounded half to even when O is written; arithmetic is that of float32. The
-// gradients that Backward writes are float32.
-//
 // where start(b) is b*SequenceStride, or, if SequenceStride is 0, the b-th
 // entry of the cumulative lengths times TokenStride: the sequences are packed
 // back to back. Strides count elements. The number of heads and channels is
 // the operator's.
+//
+// Numbers of 16 bits are in BF16 or F16 instead of Data. They are converted
+// when they are read, exactly, and rounded half to even when O is written;
+// arithmetic is that of float32. The gradients that Backward writes must be
+// float32.
 type Tensor struct {
 	Data           []float32
 	BF16           []BFloat16
