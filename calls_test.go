@@ -246,7 +246,7 @@ func TestScratch(t *testing.T) {
 		require.Less(t, bound, int64(12<<20), "bytes for 8192 tokens of 128 channels")
 		four, err := op.Scratch(attention.Dense(1, 4*8192, 4*8192))
 		require.NoError(t, err)
-		require.Less(t, four, bound+1<<10, "bytes for four times as many tokens")
+		require.Less(t, four, bound+2<<10, "bytes for four times as many tokens: only the list of tasks grows")
 		if !testing.Short() {
 			require.LessOrEqual(t, firstCall(t, op, long), bound, "bytes allocated")
 		}

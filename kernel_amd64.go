@@ -78,5 +78,10 @@ func avx512Table() kernel.Ops {
 	t.Stored[kernel.Float32].Score, t.Stored[kernel.Float32].Accumulate = scoreF32AVX512, accumulateF32AVX512
 	t.Stored[kernel.BFloat16] = kernel.Stored{Score: scoreBF16AVX512, Accumulate: accumulateBF16AVX512, Widen: widenBF16, Narrow: narrowBF16}
 	t.Stored[kernel.Float16] = kernel.Stored{Score: scoreF16AVX512, Accumulate: accumulateF16AVX512, Widen: widenF16, Narrow: narrowF16}
+	// Rows that fill no more than half a vector: what is done to each score costs
+	// twice as much in a whole one, where that is two operations (Zen 4).
+	narrow := avx2Table()
+	narrow.Stored = t.Stored
+	t.Narrow = &narrow
 	return t
 }

@@ -62,7 +62,7 @@ func (c *call) splitSpans(workers int) {
 			continue
 		}
 		x := &c.splits
-		p := part{spans: spans, state: x.size, size: kernel.StateSize(c.op.ops, k.last-k.first, c.op.cfg.ValueDim), left: len(x.counts)}
+		p := part{spans: spans, state: x.size, size: kernel.StateSize(c.op.ops, k.last-k.first, c.op.cfg.ValueDim, c.cached != nil), left: len(x.counts)}
 		x.size += spans * p.size * c.op.cfg.KVHeads
 		for range c.op.cfg.KVHeads {
 			x.counts = append(x.counts, int32(n))

@@ -43,13 +43,14 @@ type pass struct {
 }
 
 func newPass(ops *Ops, ws *Workspace, t *Task) pass {
+	ops = ops.serving(t.Last-t.First, t.Pages.Table != nil)
 	panels := padded(t.DV, ops.Panel) / ops.Panel
 	for r := range ws.one {
 		ws.one[r] = 1
 	}
 	p := pass{
 		Ops: ops, Workspace: ws, t: t, inGroup: ops.groupStrips(),
-		panels: panels, vBlock: panels * ops.vStep(), perHead: t.Mask.perHead(), held: SpanKeys, unit: ops.Panel,
+		panels: panels, vBlock: ops.vBlock(t.DV), perHead: t.Mask.perHead(), held: SpanKeys, unit: ops.Panel,
 	}
 	if x := &t.Pages; x.Table != nil {
 		p.stored = &ops.Stored[x.Format]
@@ -117,6 +118,10 @@ func (p *pass) nextVisible(span, hi int) int {
 // of lanes. It returns the interval of keys that any row may see.
 func (p *pass) layOut() (lo, hi int) {
 	t, ws := p.t, p.Workspace
+	if ws.covering != p.Ops {
+		ws.covering = p.Ops
+		clear(ws.covers[:])
+	}
 	ws.widths = p.plan(ws.widths[:0], t.Last-t.First, &ws.covers)
 	ws.strips = ws.strips[:0]
 	lanes, widest, row := 0, 0, t.First

@@ -26,6 +26,9 @@ const (
 	GradShift = 32
 )
 
+// NarrowRows rows at most are those of Ops.Narrow.
+const NarrowRows = 8
+
 // MaxLanes is the widest strip a table may have.
 const MaxLanes = 48
 
@@ -51,6 +54,9 @@ type Ops struct {
 	// Strips holds the loops for each strip width: first the one for most rows,
 	// then those that serve what it leaves over.
 	Strips []Strip
+	// Narrow, if not nil, is the table for what has at most NarrowRows rows and keys
+	// in a cache, as its vectors are not emptier than they need be.
+	Narrow *Ops
 
 	// Gather transposes rows into lanes, q to a tile and a bias to a tile:
 	//
@@ -163,6 +169,14 @@ type Ops struct {
 	// and whose V holds NaN or Inf: it leaves hidden keys out instead of
 	// multiplying them by zero. Rare, so that portable code does.
 	AccumulateVisible func(o, v, p, alpha *float32, words *uint32, n, step, tiles, panel, w int)
+}
+
+// serving is the table for rows of a task, whose keys may be cached.
+func (ops *Ops) serving(rows int, cached bool) *Ops {
+	if cached && rows <= NarrowRows && ops.Narrow != nil {
+		return ops.Narrow
+	}
+	return ops
 }
 
 // Strip holds the loops for one width of strip, a multiple of the vector.

@@ -7,7 +7,12 @@ import "slices"
 // and Dropout there are.
 func Reserve(ops *Ops, ws *Workspace, t *Task) {
 	p := newPass(ops, ws, t)
-	narrowest, widest := ops.widths()
+	if t.Pages.Table != nil && ops.Narrow != nil && p.Ops != ops.Narrow {
+		few := *t
+		few.Last = min(t.Last, t.First+NarrowRows)
+		Reserve(ops, ws, &few)
+	}
+	narrowest, widest := p.Ops.widths()
 	// Strips cover the rows, and none starts behind them.
 	rows := t.Last - t.First
 	strips := rows/narrowest + 1

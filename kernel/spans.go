@@ -6,8 +6,9 @@ package kernel
 const FewRows = 32
 
 // StateSize is the number of elements of the state of a task of few rows over one
-// span: O, m and l of its lanes.
-func StateSize(ops *Ops, rows, dv int) int {
+// span: O, m and l of its lanes. Its keys may be cached.
+func StateSize(ops *Ops, rows, dv int, cached bool) int {
+	ops = ops.serving(rows, cached)
 	var widths [FewRows]uint8
 	var covers [2*MaxLanes + 1]cover
 	lanes := 0

@@ -19,15 +19,16 @@ type Workspace struct {
 	packed, finite [SpanKeys / BlockKeys]bool
 
 	// The task's strips, one after another.
-	strips []strip
-	widths []uint8
-	covers [2*MaxLanes + 1]cover
-	q      []float32 // [dk][w] a strip
-	o      []float32 // [dv panels][w] a strip
-	o2     []float32 // like o, the span at hand of one group of strips
-	rows   []float32 // [dv] a lane: o of the span at hand, if rows are few
-	wide   []float32 // rows of 16 bits, or a stored panel, as float32
-	open   []float32 // a panel of K that is stored as rows
+	strips   []strip
+	widths   []uint8
+	covers   [2*MaxLanes + 1]cover
+	covering *Ops      // the table of covers
+	q        []float32 // [dk][w] a strip
+	o        []float32 // [dv panels][w] a strip
+	o2       []float32 // like o, the span at hand of one group of strips
+	rows     []float32 // [dv] a lane: o of the span at hand, if rows are few
+	wide     []float32 // rows of 16 bits, or a stored panel, as float32
+	open     []float32 // a panel of K that is stored as rows
 
 	// One element a lane of the task.
 	lanes        []lane
@@ -68,11 +69,18 @@ func padded(n, m int) int { return (n + m - 1) / m * m }
 // keys, and a cache line so that panels do not fall into the same cache sets.
 func (ops *Ops) vStep() int { return BlockKeys*ops.Panel + 16 }
 
+// vBlock is the number of elements of a block of packed V.
+func (ops *Ops) vBlock(dv int) int { return padded(dv, ops.Panel) / ops.Panel * ops.vStep() }
+
 // ScratchBytes bounds the workspace of any task of at most rows rows.
 func (ops *Ops) ScratchBytes(rows, dk, dv int) int64 {
 	lanes, group := int64(rows+2*MaxLanes), int64(ops.groupStrips()*MaxLanes)
 	dvp := int64(padded(dv, ops.Panel))
-	floats := SpanKeys*int64(dk) + SpanKeys/BlockKeys*dvp/int64(ops.Panel)*int64(ops.vStep()) +
+	vBlock := ops.vBlock(dv)
+	if ops.Narrow != nil {
+		vBlock = max(vBlock, ops.Narrow.vBlock(dv))
+	}
+	floats := SpanKeys*int64(dk) + SpanKeys/BlockKeys*int64(vBlock) +
 		lanes*(int64(dk)+dvp) + group*dvp +
 		2*BlockKeys*MaxLanes + wideFloats(dk, dv) +
 		(FewRows+MaxLanes)*int64(padded(dv, Run)) + Run*int64(dk)

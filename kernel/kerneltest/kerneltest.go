@@ -23,8 +23,9 @@ import (
 )
 
 // Run holds every function of got against want, the portable table, whose
-// functions take any width. With -short it tries fewer sizes, so that it runs
-// in reasonable time on an emulated processor.
+// functions take any width; and those of its table for narrow strips. With -short
+// it tries fewer sizes, so that it runs in reasonable time on an emulated
+// processor.
 func Run(t *testing.T, want, got *kernel.Ops) {
 	s := &suite{want: want, got: got}
 	t.Run("Shape", s.shape)
@@ -45,6 +46,9 @@ func Run(t *testing.T, want, got *kernel.Ops) {
 		{"Stored.Score", s.storedScore}, {"Stored.Accumulate", s.storedAccumulate}, {"Widen", s.widen}, {"Narrow", s.narrow},
 	} {
 		t.Run(f.name, f.test)
+	}
+	if got.Narrow != nil {
+		t.Run("NarrowRows", func(t *testing.T) { Run(t, want, got.Narrow) })
 	}
 }
 
