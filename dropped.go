@@ -56,6 +56,9 @@ func (d *dropped) Tile(_ *kernel.Sequence, _, _, j0, j1 int) (kernel.Visibility,
 
 func (d *dropped) Row(_ *kernel.Sequence, _, _, j0, n int, words *[kernel.MaskWords]uint32) {
 	for _, x := range (*d)[d.from(j0):] {
+		if x.lo >= j0+n {
+			break
+		}
 		for k := max(x.lo-j0, 0); k < min(x.hi-j0, n); k++ {
 			words[k/32] &^= 1 << (k % 32)
 		}

@@ -163,6 +163,11 @@ func (g *gen) align() {
 // unrolled runs body(i) for n iterations in groups of unroll, then next, which
 // advances pointers by a number of iterations. It destroys n.
 func (g *gen) unrolled(n reg.Register, unroll int, body func(i int), next func(count int)) {
+	g.unrolledRest(n, unroll, body, func() { body(0) }, next)
+}
+
+// unrolledRest is unrolled with another body for what is left over.
+func (g *gen) unrolledRest(n reg.Register, unroll int, body func(i int), left func(), next func(count int)) {
 	rest := g.GP64()
 	g.MOVQ(n, rest)
 	shift := 0
@@ -178,7 +183,7 @@ func (g *gen) unrolled(n reg.Register, unroll int, body func(i int), next func(c
 		next(unroll)
 	})
 	g.loop(rest, func() {
-		body(0)
+		left()
 		next(1)
 	})
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
 )
@@ -42,9 +44,10 @@ type few struct {
 	f                 format
 	acc               [][]reg.VecPhysical
 	b, a              []reg.VecPhysical
-	panels            int           // at hand
-	data, end, step   reg.GPVirtual // stored panels, where they end, and bytes between them
-	pitch, left, lane reg.GPVirtual // of the tile of rows: bytes of its rows, rows to come, bytes to the lanes at hand
+	half              [2]reg.VecPhysical // see halfOf
+	panels            int                // at hand
+	data, end, step   reg.GPVirtual      // stored panels, where they end, and bytes between them
+	pitch, left, lane reg.GPVirtual      // of the tile of rows: bytes of its rows, rows to come, bytes to the lanes at hand
 }
 
 // plan takes registers for a number of panels at a time.
@@ -55,6 +58,15 @@ func (w *few) plan(panels int) {
 		w.acc = append(w.acc, w.vecN(nv))
 	}
 	w.b, w.a = w.vecN(nv), w.vecN(fewRows)
+	if w.wide && w.f == bfloat16s {
+		for i := range w.half {
+			w.half[i] = w.vec()
+			w.VMOVDQU64(w.halfOf(i), w.half[i])
+		}
+		ones := w.GP32()
+		w.MOVL(operand.U32(0xAAAAAAAA), ones)
+		w.KMOVD(ones, reg.K1)
+	}
 }
 
 // element is vector x of the i-th row of the panels at p.
@@ -68,6 +80,17 @@ func (w *few) element(p reg.GPVirtual, i, x int) operand.Mem {
 	}
 	m.Disp += x * w.lanes * w.f.size
 	return m
+}
+
+// halfOf is the indices that VPERMW takes to move row i of two into the upper
+// halves of 32 bits; a mask clears the lower. It is one operation where VPMOVZXWD
+// and a shift are two (Zen 4, D=128: 18.3 instead of 17.2 GB/s).
+func (w *few) halfOf(i int) operand.Mem {
+	var content []operand.Constant
+	for j := range run {
+		content = append(content, operand.U32((i*run+j)<<16))
+	}
+	return w.gen.data.table(fmt.Sprintf("half%d", i), content...)
 }
 
 // multiply accumulates n rank-one updates of the panels at hand and of the lanes
@@ -98,7 +121,7 @@ func (w *few) multiply(n operand.Mem, from reg.GPVirtual) {
 		w.CMOVQGE(nearby, ahead)
 	}
 	bytes := run * w.f.size
-	w.unrolled(count, 4, func(i int) {
+	step := func(i int, widen func(x int, v reg.VecPhysical)) {
 		if i*bytes%64 == 0 {
 			fetch(at(ahead, i*bytes))
 			if w.panels == 2 {
@@ -106,7 +129,7 @@ func (w *few) multiply(n operand.Mem, from reg.GPVirtual) {
 			}
 		}
 		for x, b := range w.b {
-			w.widen(w.f, w.element(p, i, x), b)
+			widen(x, b)
 		}
 		for r, a := range w.a {
 			w.VBROADCASTSS(at(from, 4*r), a)
@@ -115,7 +138,17 @@ func (w *few) multiply(n operand.Mem, from reg.GPVirtual) {
 			}
 		}
 		w.ADDQ(w.pitch, from)
-	}, func(count int) {
+	}
+	widen := func(i int) func(int, reg.VecPhysical) {
+		return func(x int, v reg.VecPhysical) { w.widen(w.f, w.element(p, i, x), v) }
+	}
+	w.unrolledRest(count, 4, func(i int) {
+		if w.wide && w.f == bfloat16s {
+			step(i, func(x int, v reg.VecPhysical) { w.VPERMW_Z(w.element(p, i&^1, x), w.half[i%2], reg.K1, v) })
+		} else {
+			step(i, widen(i))
+		}
+	}, func() { step(0, widen(0)) }, func(count int) {
 		w.ADDQ(imm(count*bytes), p)
 		w.ADDQ(imm(count*bytes), ahead)
 	})
