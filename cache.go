@@ -49,6 +49,9 @@ type Cache struct {
 	hole int32   // a page of zeros, in place of those whose keys are all dropped
 }
 
+// errNoCache says what a zero value of one of the types is good for.
+var errNoCache = errors.New("the zero Cache and CachedSequence are of no use, NewCache and NewSequence make one")
+
 // ErrCacheFull says that a cache has too few free pages left.
 var ErrCacheFull = errors.New("the cache is full")
 
@@ -127,7 +130,7 @@ func (c *Cache) take(pages []int32, n int) ([]int32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n > len(c.free) {
-		return pages, fmt.Errorf("attention: Cache: needs %d pages more, %d of %d are free: %w", n, len(c.free), c.cfg.Pages, ErrCacheFull)
+		return pages, fmt.Errorf("attention: Cache: needs %d more of its pages, %d of %d are free: %w", n, len(c.free), c.cfg.Pages, ErrCacheFull)
 	}
 	from := len(c.free) - n
 	// From the end, so that what is taken together lies together as long as it can.
@@ -185,17 +188,26 @@ type CachedSequence struct {
 	scratch writer
 }
 
-// NewSequence returns an empty sequence.
-func (c *Cache) NewSequence() *CachedSequence { return &CachedSequence{cache: c} }
+// NewSequence returns an empty sequence. Its pages are the pool's again once it is
+// freed; one that is merely forgotten keeps them.
+func (c *Cache) NewSequence() *CachedSequence {
+	if c.ops == nil {
+		return &CachedSequence{} // the zero Cache has no pages
+	}
+	return &CachedSequence{cache: c}
+}
 
 // Len is the number of keys.
 func (s *CachedSequence) Len() int { return s.n }
 
 // Append adds the first n tokens of k and v, whose heads and channels are those
 // of the cache; their SequenceStride counts for nothing. If the pool has too few
-// pages nothing is changed, and the error is [ErrCacheFull].
+// pages nothing is changed, and the error is an [ErrCacheFull]: errors.Is tells.
 func (s *CachedSequence) Append(k, v Tensor, n int) error {
 	c := s.cache
+	if c == nil {
+		return fmt.Errorf("attention: %w", errNoCache)
+	}
 	if n < 0 || n > maxLength-s.n {
 		return fmt.Errorf("attention: n: %d, must be from 0 to %d after %d keys", n, maxLength-s.n, s.n)
 	}
@@ -242,10 +254,13 @@ func (s *CachedSequence) grow(n int) error {
 	return nil
 }
 
-// Fork returns a sequence with the same keys. The pages are shared until one of
-// the two grows or ends, for beam search, parallel samples, or a prompt that is
-// kept.
+// Fork returns a sequence with the same keys, for beam search, parallel samples,
+// or a prompt that is kept. The two share their pages; a last page that has room
+// left is copied when one of them grows, which takes a free page.
 func (s *CachedSequence) Fork() *CachedSequence {
+	if s.cache == nil {
+		return &CachedSequence{}
+	}
 	s.cache.share(s.pages)
 	return &CachedSequence{cache: s.cache, pages: slices.Clone(s.pages), n: s.n, gone: slices.Clone(s.gone)}
 }
@@ -263,8 +278,10 @@ func (s *CachedSequence) Truncate(n int) {
 }
 
 // Drop hides the keys from <= j < to for good, as those that a window has left,
-// and frees the pages that hold no others. All other keys keep their positions,
-// and Len still counts all.
+// and frees the pages all of whose places are dropped. All other keys keep their
+// positions, and Len still counts all. For a window of left keys before the query,
+// Drop(0, Len()-left) before the next tokens are appended. Truncate does not bring
+// anything back.
 func (s *CachedSequence) Drop(from, to int) {
 	from, to = max(from, 0), min(to, s.n)
 	if from >= to {
@@ -290,7 +307,9 @@ func (s *CachedSequence) Free() { s.Truncate(0) }
 // sequences, one a sequence of the batch, in place of in.K and in.V, which must
 // be empty. CuK of the batch must be nil: the keys of a sequence are as many as
 // there are in the cache, those of its own queries included, which are to be
-// appended first. With the default alignment the queries are the last tokens.
+// appended first: [Ragged] makes such a batch. With the default alignment the
+// queries are the last tokens. Sequences are only read: two calls may have the
+// same at once.
 //
 // The result has the bits of a Forward over the same keys in one piece, however
 // they were appended, forked and cut into pages.
@@ -316,7 +335,7 @@ func (c *call) checkCached(in *Inputs, batch *Batch, sequences []*CachedSequence
 		return fmt.Errorf("attention: cu_seqlens of K: has %d entries, must be nil, as the lengths are those of the cached sequences", len(batch.CuK))
 	}
 	if in.K.given() || in.V.given() {
-		return fmt.Errorf("attention: K: is given, must be empty, as the keys are those of the cached sequences")
+		return fmt.Errorf("attention: K, V: are given, must be empty, as the keys are those of the cached sequences")
 	}
 	if len(sequences) != batch.Sequences() {
 		return fmt.Errorf("attention: sequences: there are %d, the batch has %d", len(sequences), batch.Sequences())
@@ -326,6 +345,9 @@ func (c *call) checkCached(in *Inputs, batch *Batch, sequences []*CachedSequence
 	for b, s := range sequences {
 		if s == nil {
 			return fmt.Errorf("attention: sequences: entry %d is nil", b)
+		}
+		if s.cache == nil {
+			return fmt.Errorf("attention: sequences: entry %d: %w", b, errNoCache)
 		}
 		if x := &s.cache.cfg; x.KVHeads != cfg.KVHeads || x.HeadDim != cfg.HeadDim || x.ValueDim != cfg.ValueDim {
 			return fmt.Errorf("attention: sequences: entry %d has %d heads of %d and %d channels, must have %d of %d and %d",

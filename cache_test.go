@@ -437,3 +437,19 @@ func TestCacheConcurrently(t *testing.T) {
 	prompt.Free()
 	require.Equal(t, x.total, x.cache.FreePages())
 }
+
+// TestZeroCache: what nobody made holds nothing, and says so.
+func TestZeroCache(t *testing.T) {
+	op, err := attention.New(attention.Config{QueryHeads: 1, HeadDim: 4})
+	require.NoError(t, err)
+	x := attention.Packed(make([]float32, 4), 1, 4)
+	for _, s := range []*attention.CachedSequence{{}, new(attention.Cache).NewSequence(), new(attention.CachedSequence).Fork()} {
+		require.ErrorContains(t, s.Append(x, x, 1), "zero Cache")
+		require.ErrorContains(t, op.ForwardCached(attention.Inputs{Q: x}, attention.Outputs{O: attention.Packed(make([]float32, 4), 1, 4)},
+			attention.Ragged([]int{0, 1}), []*attention.CachedSequence{s}), "sequences: entry 0: the zero Cache")
+		s.Truncate(0)
+		s.Drop(0, 1)
+		s.Free()
+		require.Zero(t, s.Len())
+	}
+}

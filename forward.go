@@ -68,7 +68,8 @@ type Outputs struct {
 // that sees no key has O = 0 and LSE = -Inf, or its sink if there are Sinks.
 // Hidden keys and their values, NaN and infinities included, change nothing.
 // Sums of probabilities before normalization, which may be as many as there are
-// keys, times values must lie within float32.
+// keys, times values must lie within float32, divided by what dropout keeps, and
+// so must products of q and k before they are scaled.
 //
 // The same inputs give the same bits whatever the kernel, the number of
 // workers, the rest of the batch and the layout. On error nothing is written.
